@@ -63,8 +63,8 @@ class DoctorManager(doctor_contract.Examined):
                 self._host, lambda: self._examine(repairs)))
         except exception.GPUPluginException as exc:
             # Who asked learns that this host did not answer.
-            LOG.warning('Cannot answer a question of gpgpu-conductor: %s',
-                        exc)
+            LOG.warning('Cannot report the drifts of %s, for which '
+                        'gpgpu-conductor asked: %s', self._host, exc)
 
 
 def examined(host: str, examine: Callable[[], _Drifts]) -> _Drifts:

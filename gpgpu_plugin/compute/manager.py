@@ -72,5 +72,5 @@ class ComputeManager(compute_api.Compute):
             self._answer(question, usages)
         except exception.GPUPluginException as exc:
             # Who asked learns that this host did not answer.
-            LOG.warning('Cannot answer a question of gpgpu-conductor: %s',
-                        exc)
+            LOG.warning('Cannot report the use of assignments, for which '
+                        'gpgpu-conductor asked: %s', exc)

@@ -166,7 +166,8 @@ class Questions:
                 session, questions))
         except exception.GPUPluginException as exc:
             # A later question deletes it.
-            LOG.info('Cannot delete a question: %s', exc)
+            LOG.info('Cannot delete a request to a host and its answer: '
+                     '%s', exc)
 
     def answer(self, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:
@@ -183,8 +184,8 @@ class Questions:
         text = json.dumps(codec.to_primitive(answer))
         if not self._db.write(lambda session: host_answer_db.answer(
                 session, question, host, text)):
-            LOG.info('%s answered too late, or answered a question that it '
-                     'was not asked', host)
+            LOG.info('%s answered too late, or answered a request that was '
+                     'not sent to it', host)
 
 
 def _check_examined(hosts: Sequence[str],

@@ -63,4 +63,4 @@ class DoctorManagerTest(base.BaseTestCase):
             raise exception.ConductorUnavailable(method='examined', timeout=1)
         self.manager._answer = fail
         self.ask()
-        self.assertIn('Cannot answer a question', self.log.output)
+        self.assertIn('Cannot report the drifts of', self.log.output)

@@ -72,7 +72,7 @@ class ComputeManagerTest(base.BaseTestCase):
             method='answer', timeout=10)
         self.manager.ask(context.admin(), question='q1',
                          asked_at=time.time(), assignments=[])
-        self.assertIn('Cannot answer a question of gpgpu-conductor',
+        self.assertIn('Cannot report the use of assignments',
                       log.output)
 
     def test_version_is_that_of_the_client(self):
