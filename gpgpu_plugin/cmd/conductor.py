@@ -30,7 +30,10 @@ from oslo_reports import guru_meditation_report
 from oslo_reports import opts as report_opts
 from oslo_service import systemd
 
+from gpgpu_plugin import exception
 from gpgpu_plugin import version
+from gpgpu_plugin.cmd import configuration
+from gpgpu_plugin.cmd import database
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import service
@@ -60,9 +63,11 @@ class _Version:
 def read(conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
     """Read the configuration of this process.
 
-    :raises ConfigInvalid: an option is wrong, or no other process could reach
-        this one
+    :raises ConfigInvalid: an option is wrong, there is no such SQLite file,
+        or no other process could reach this one
+    :raises HostError: a file cannot be read
     """
+    configuration.check_arguments(argv)
     logging.register_options(conf)
     report_opts.set_defaults(conf)
     conf_gpgpu.register_opts(conf)
@@ -73,6 +78,25 @@ def read(conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
     conf_gpgpu.check(conf)
     concurrency.check(conf)
     rpc_transport.check_leaves_process(conf)
+    database.check_file(conf)
+
+
+def _warn_of_broker(conf: cfg.ConfigOpts) -> None:
+    """Log that the broker does not answer, if so.
+
+    oslo.messaging waits for it, and logs neither its name nor who waits.
+    """
+    transport = rpc_transport.get_transport(conf)
+    try:
+        rpc_transport.probe(conf, transport)
+        return
+    except exception.BrokerUnavailable as exc:
+        reason = str(exc)
+    finally:
+        transport.cleanup()
+    # Not where it is caught: oslo.log would add the error once more.
+    LOG.warning('%s; gpgpu-conductor serves as soon as the broker answers. If '
+                'it should answer, check [gpgpu] transport_url', reason)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,11 +104,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     # Its default would end the process if systemd reloads it too early.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Until it serves, there is nothing to finish.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     conf = cfg.CONF
     try:
         read(conf, argv)
         logging.setup(conf, 'gpgpu')
         conductor = service.ConductorService(conf)
+        _warn_of_broker(conf)
         conductor.start()
     # Whatever is wrong is one line for the operator: a database that is away,
     # a driver that is not installed, an option that is wrong.

@@ -63,13 +63,7 @@ def read(options: argparse.Namespace,
     conf_gpgpu.register_opts(conf)
     files = options.config_file or [
         path for path in defaults if os.path.exists(path)][:1]
-    for path in files:
-        _check_readable(path)
-    for path in options.config_dir or ():
-        if not os.path.isdir(path):
-            raise exception.HostError(
-                path=path, reason='it is not a directory; name one that has '
-                                  'files *.conf with --config-dir')
+    _check_files(files, options.config_dir or ())
     arguments = [f'--config-file={path}' for path in files]
     arguments += [f'--config-dir={path}' for path in options.config_dir or ()]
     conf(arguments, project='gpgpu', default_config_files=[],
@@ -77,11 +71,40 @@ def read(options: argparse.Namespace,
     return conf
 
 
-def _check_readable(path: str) -> None:
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse files that the arguments of a program name and cannot be read.
+
+    For a program whose arguments oslo.config parses.
+
+    :raises HostError: one of them cannot be read
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    for option in ('--config-file', '--config-dir'):
+        parser.add_argument(option, action='append', default=[])
+    named, _ = parser.parse_known_args(list(arguments))
+    _check_files(named.config_file, named.config_dir)
+
+
+def _check_files(files: Sequence[str], folders: Sequence[str]) -> None:
+    """Refuse files and folders that oslo.config cannot read.
+
+    :raises HostError: there is one
+    """
+    for path in files:
+        check_readable(path)
+    for path in folders:
+        if not os.path.isdir(path):
+            raise exception.HostError(
+                path=path, reason='it is not a directory; name one that has '
+                                  'files *.conf with --config-dir')
+
+
+def check_readable(path: str, option: str = '--config-file') -> None:
     """Refuse a file that oslo.config cannot read.
 
     oslo.config has another error for each cause, and some name no file.
 
+    :param option: of the program, that names the file
     :raises HostError: it is missing, not text, or this user may not read it
     """
     try:
@@ -90,8 +113,8 @@ def _check_readable(path: str) -> None:
     except (OSError, UnicodeDecodeError) as exc:
         reason = (exc.strerror if isinstance(exc, OSError)
                   else 'it is not a text file')
-        remedy = ('run the command as a user who may read it, such as root'
+        remedy = ('run it as a user who may read it, such as root'
                   if isinstance(exc, PermissionError)
-                  else 'name a configuration file with --config-file')
+                  else f'name a configuration file with {option}')
         raise exception.HostError(
             path=path, reason=f'cannot be read: {reason}; {remedy}') from None

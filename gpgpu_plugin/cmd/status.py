@@ -122,10 +122,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         """
         try:
             return nova.read(self._conf.nova_config_file)
-        except cfg.Error as exc:
-            raise _NotCheckedError(
-                f'{configuration.message(exc)}; name nova.conf with '
-                f'--nova-config-file') from exc
+        except (cfg.Error, exception.HostError) as exc:
+            raise _NotCheckedError(configuration.message(exc)) from exc
 
     @_checked
     def _schema(self) -> result.Result:
@@ -214,14 +212,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     conf = cfg.ConfigOpts()
     register_opts(conf)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        configuration.check_arguments(arguments)
         return int(upgradecheck.main(
-            conf, 'gpgpu', UpgradeChecks(conf),
-            list(sys.argv[1:] if argv is None else argv),
+            conf, 'gpgpu', UpgradeChecks(conf), arguments,
             default_config_files=[
                 path for path in (base.CONFIG_FILE,)
                 if os.path.exists(path)]))
-    except cfg.Error as exc:
+    except (cfg.Error, exception.HostError) as exc:
         sys.stderr.write(f'gpgpu-status: {configuration.message(exc)}\n')
         return _WRONG_CONFIGURATION
 

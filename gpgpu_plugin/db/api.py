@@ -114,16 +114,17 @@ class Database:
                 'retry_interval', 'sqlite_synchronous')}
         if url:
             settings['connection'] = url
-        _check_names_database(settings['connection'])
+        given = settings['connection']
+        _check_names_database(given)
         if limit is not None:
-            settings['connection'] = limit.url(_url(
-                settings['connection'])).render_as_string(
-                    hide_password=False)
+            with _explained(given):
+                settings['connection'] = limit.url(_url(
+                    given)).render_as_string(hide_password=False)
         self._author = author.CONDUCTOR
         self._publisher: str | None = None
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
-        with _explained(settings['connection']):
+        with _explained(given):
             if first is not None:
                 _probe(first.url(_url(settings['connection'])))
             _turn_off_jit(self.engine)

@@ -25,6 +25,7 @@ from importlib import metadata
 import oslo_messaging
 from oslo_config import cfg
 
+from gpgpu_plugin.cmd import configuration
 from gpgpu_plugin.cmd.upgrade import placement
 from gpgpu_plugin.cmd.upgrade import result
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
@@ -64,8 +65,11 @@ def read(files: Sequence[str]) -> cfg.ConfigOpts:
 
     Like Nova, it also reads the files in nova.conf.d beside nova.conf.
 
-    :raises oslo_config.cfg.Error: a file cannot be read, or is malformed
+    :raises HostError: a file cannot be read
+    :raises oslo_config.cfg.Error: a file is malformed
     """
+    for path in files:
+        configuration.check_readable(path, '--nova-config-file')
     conf = cfg.ConfigOpts()
     for group, options in OPTS.items():
         conf.register_opts(

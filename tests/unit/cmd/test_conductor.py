@@ -9,45 +9,70 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of the messages of a gpgpu-conductor that cannot start."""
+"""Tests of gpgpu-conductor that cannot start, or waits for its broker."""
 
-import subprocess
-import sys
+import signal
 
-import fixtures
-from oslotest import base
+from tests.fixtures import database
+from tests.fixtures import programs
+from tests.unit.cmd import test_every_program
 
 
-class ConductorProgramTest(base.BaseTestCase):
+class ConductorTest(test_every_program.ProgramTestCase):
 
-    def refused(self, *lines):
-        path = f'{self.useFixture(fixtures.TempDir()).path}/x.conf'
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write('\n'.join(lines))
-        # A process of its own: it reads the global configuration.
-        done = subprocess.run(
-            [sys.executable, '-m', 'gpgpu_plugin.cmd.conductor',
-             '--config-file', path],
-            capture_output=True, text=True, timeout=900, check=False)
-        self.assertEqual(1, done.returncode, done.stdout)
-        self.assertEqual(1, done.stderr.count('\n'), done.stderr)
-        self.assertTrue(done.stderr.startswith('gpgpu-conductor: '))
-        return done.stderr
+    def test_reason_for_which_it_does_not_start_is_one_line(self):
+        expected = [
+            *self.files,
+            ((), ('[database] connection', 'the SQLite file does not exist',
+                  '/etc/gpgpu/gpgpu.conf', 'gpgpu-manage db sync')),
+            (self.conf('missing', connection='sqlite:////nowhere/x'),
+             ('[database] connection', 'the SQLite file does not exist')),
+            (self.conf('no-schema',
+                       connection=f'sqlite:///{self.folder}/empty'),
+             ('[database] connection', 'gpgpu-manage db sync')),
+            (self.conf('driver', connection='foo://me:secret@h/x'),
+             ('[database] connection', 'install the driver')),
+            (self.conf('scheme', 'transport_url = rabit://me:secret@h:1/'),
+             ('[gpgpu] transport_url', 'rabbit://user:password@host:5672/')),
+            (self.conf('fake', 'transport_url = fake:/'),
+             ('[gpgpu] transport_url', 'reaches no other process')),
+            (self.conf('no-key'),
+             (f'{self.folder}/keys/master.key: No such file',
+              'gpgpu-manage key init'))]
+        for what, port in (('away', self.away), ('silent', self.silent)):
+            for driver, url in self.servers(port).items():
+                shown = url.replace('secret', '***')
+                expected.append((
+                    self.conf(f'{what}-{driver}', connection=url),
+                    ('[database] connection', f'{shown} cannot be used',
+                     'start the database')))
+        found = self.call(*(arguments for arguments, _ in expected))
+        for (arguments, texts), done in zip(expected, found, strict=True):
+            with self.subTest(arguments):
+                self.assertEqual(1, done.code, done.err)
+                self.assertRegex(done.err, r'\Agpgpu-conductor: [^\n]+\n\Z')
+                for text in texts:
+                    self.assertIn(text, done.err)
+                self.assertNotIn('secret', done.err + done.out)
+                # Where it logs.
+                self.assertNotIn('Traceback', done.out)
+        self.assertEqual([], list(self.folder.glob('gpgpu.sqlite')))
 
-    def test_transport_that_reaches_nobody_is_refused(self):
-        self.assertIn('[gpgpu] transport_url', self.refused(
-            '[gpgpu]', 'transport_url = fake:/'))
+    def test_broker_that_does_not_answer_is_named_while_it_waits(self):
+        ports = {'away': self.away, 'silent': self.silent}
+        found = self.call(*(
+            self.conf(name, 'sign_calls = false', port=port,
+                      connection=database.new_sqlite(self.new_folder()))
+            for name, port in ports.items()), until='serves as soon as')
+        for port, done in zip(ports.values(), found, strict=True):
+            self.assertEqual(-signal.SIGINT, done.code, done.err)
+            self.assertRegex(
+                done.out, f'WARNING gpgpu_plugin.cmd.conductor .* The message '
+                f'broker at 127.0.0.1:{port} cannot be reached: .* check '
+                f'.gpgpu. transport_url\n')
+            self.assertNotIn('Traceback', done.out + done.err)
 
-    def test_database_that_cannot_be_opened_is_named(self):
-        self.assertIn('unable to open database file', self.refused(
-            '[gpgpu]', 'transport_url = rabbit://',
-            '[database]', 'connection = sqlite:////nowhere/x.sqlite'))
-
-    def test_database_without_schema_is_refused(self):
-        self.assertIn('run "gpgpu-manage db sync"', self.refused(
-            '[gpgpu]', 'transport_url = rabbit://',
-            '[database]', 'connection = sqlite://'))
-
-    def test_malformed_option_is_named(self):
-        self.assertIn('rpc_timeout', self.refused(
-            '[gpgpu]', 'transport_url = rabbit://', 'rpc_timeout = soon'))
+    def call(self, *calls, until=None):
+        return programs.run('gpgpu_plugin.cmd.conductor', [
+            programs.Call(arguments=arguments, until=until)
+            for arguments in calls], str(self.folder))

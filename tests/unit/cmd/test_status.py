@@ -72,16 +72,6 @@ class StatusTest(base.ConfiguredTestCase):
         self.pretend(one=result.failure('bad'), two=result.warning('odd'))
         self.assertEqual(2, self.checks()[0])
 
-    def test_configuration_that_cannot_be_read_is_one_line_and_255(self):
-        for arguments, said in (
-                (['--config-file', '/nowhere/x.conf'], '/nowhere/x.conf'),
-                (['--config-file', self.write('bad.conf', 'nonsense')],
-                 'bad.conf')):
-            done = self.run_main(*arguments, 'upgrade', 'check')
-            self.assertEqual((255, ''), (done.code, done.out))
-            self.assertRegex(done.err, r'\Agpgpu-status: .+\n\Z')
-            self.assertIn(said, done.err)
-
     def test_table_shows_every_check(self):
         done = self.run_main(
             '--config-file', self.path, 'upgrade', 'check')
