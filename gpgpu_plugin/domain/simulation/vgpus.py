@@ -66,7 +66,8 @@ def _pack(host: Host, size: int) -> float:
 
 
 def _started(host: Host, size: int) -> float:
-    return vgpus.gain([gpu.available(size) for gpu in host], size, 1)
+    return vgpus.gain({number: gpu.available(size)
+                       for number, gpu in enumerate(host)}, size, 1)
 
 
 RULES: dict[str, Rule] = {'spread': _spread, 'pack': _pack,
