@@ -79,7 +79,7 @@ class StatusTest(base.ConfiguredTestCase):
             self.assertIn(f'Check: {name} ', done.out)
 
     def test_documentation_has_the_checks(self):
-        page = test_meta.doc('admin/operations.rst')
+        page = test_meta.doc('admin/maintenance.rst')
         for name in NAMES:
             self.assertIn(f'   * - {name}\n', page)
 
