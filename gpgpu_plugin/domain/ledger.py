@@ -16,7 +16,7 @@ quarantined or was released from quarantine. Its content is canonical JSON,
 which is stored, sent and hashed as it is. It names the hash of the record
 before it, so that a change of one record shows in all that follow.
 
-doc/source/admin/cleaning.rst has the same checks as a script, for people who
+doc/source/admin/ledger.rst has the same checks as a script, for people who
 do not have the plugin. Keep both the same.
 """
 

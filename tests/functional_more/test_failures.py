@@ -129,7 +129,7 @@ class DeniedTest(cloud.GpuCloud):
         self.assertEqual(1, self.usage('gpu2'))
 
     def test_reason_of_denied_build_is_logged_and_in_the_fault(self) -> None:
-        # As doc/source/admin/troubleshooting.rst says.
+        # As doc/source/admin/refusals.rst says.
         self.restart_scheduler('ComputeFilter')
         for host in self.machines:
             self.claim_directly(host, 8)

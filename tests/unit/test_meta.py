@@ -185,7 +185,7 @@ class TestDocumentation(base.BaseTestCase):
     def test_reasons(self):
         """Each refusal has its own section, and no other has one."""
         sections = re.findall(
-            r'^``(\w+)``\n~+$', doc('admin/troubleshooting.rst'),
+            r'^``(\w+)``\n=+$', doc('admin/refusals.rst'),
             re.MULTILINE)
         self.assertEqual(sorted(request.Reason), sorted(sections))
 

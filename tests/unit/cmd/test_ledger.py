@@ -35,7 +35,7 @@ def script():
     """Return the script of the docs that verifies an export."""
     [found] = re.findall(
         r'\.\. code-block:: python\n\n((?:    .*\n|\n)+)',
-        test_meta.doc('admin/cleaning.rst'))
+        test_meta.doc('admin/ledger.rst'))
     return textwrap.dedent(found)
 
 
