@@ -31,7 +31,8 @@ _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
          'shown_state', 'enabled', 'health', 'host_state', 'used_by',
          'project_id', 'serial', 'numa_node', 'slot', 'link_partitions',
          'stable_id', 'reason')
-_ALL = (*_LIST, 'present', 'companions', 'replaced_by')
+_FAULTY = (*_LIST, 'health_reason')
+_ALL = (*_FAULTY, 'present', 'companions', 'replaced_by')
 
 
 class DeviceList(reach.Command, lister.Lister):
@@ -50,6 +51,10 @@ class DeviceList(reach.Command, lister.Lister):
         parser.add_argument(
             '--health', choices=[str(found) for found in health_rules.Health],
             help='only GPUs with this health')
+        parser.add_argument(
+            '--faulty', action='store_true',
+            help='only devices that are missing or quarantined, and GPUs '
+                 'whose health is degraded or failed')
         parser.add_argument('--project', metavar='ID',
                             help='only devices assigned to instances of this '
                                  'project')
@@ -65,6 +70,7 @@ class DeviceList(reach.Command, lister.Lister):
         api, context = self.api, gpgpu_context.admin()
         if parsed_args.variant:
             api.variant_show(context, parsed_args.variant)
+        shown = _FAULTY if parsed_args.faulty else _LIST
         return columns.rows(
             api.device_list(
                 context, host=parsed_args.host,
@@ -72,9 +78,9 @@ class DeviceList(reach.Command, lister.Lister):
                 used_by=server_name.optional(self, parsed_args.instance),
                 project=parsed_args.project, type=parsed_args.type,
                 vgpu_type=parsed_args.vgpu_type, health=parsed_args.health,
-                include_retired=parsed_args.all,
+                faulty=parsed_args.faulty, include_retired=parsed_args.all,
                 limit=parsed_args.limit, marker=parsed_args.marker),
-            _ALL if parsed_args.all else _LIST)
+            _ALL if parsed_args.all else shown)
 
 
 class _OneDevice(reach.Command, show.ShowOne):

@@ -39,6 +39,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'device history': ('gpu1 0000:3b:00.0 --reason',),
     'device list': (
         '--host gpu1',
+        '--faulty -c Host -c Address -c Health -c Reason',
         '--state quarantined -f json',
     ),
     'device quarantine': (
@@ -101,7 +102,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         '--nodes nodes.csv --requests requests.csv --policy fgd --seed 42 43',
     ),
     'usage export': ('--to 2026-10.csv',),
-    'usage list': ('--project 6f7a3c --from 2026-10-01 --to 2026-11-01',),
+    'usage list': (
+        '--project 6f7a3c --from yesterday --to today',
+        '--project 6f7a3c --from 2026-10-01 --to 2026-11-01',
+    ),
     'usage summary': (
         '--from 2026-10-01 --to 2026-11-01 --by project,variant',
     ),

@@ -451,14 +451,14 @@ class ConductorManager(conductor_contract.Conductor):
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None, project: str | None, type: str | None,
-                    vgpu_type: str | None, health: str | None,
+                    vgpu_type: str | None, health: str | None, faulty: bool,
                     include_retired: bool, limit: int, marker: str | None,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return device_admin.list_all(
             self._db, host=host, variant=variant, state=state,
             used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
-            health=health, include_retired=include_retired, limit=limit,
-            marker=marker, silent_after=self._silent_after)
+            health=health, faulty=faulty, include_retired=include_retired,
+            limit=limit, marker=marker, silent_after=self._silent_after)
 
     def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
         return device_admin.show(

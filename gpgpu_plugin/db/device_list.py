@@ -28,6 +28,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import health as health_rules
 
 _State = device_rules.DeviceState
 # Row, and the names and UUIDs of ListedDevice in its order.
@@ -123,11 +124,23 @@ def _may_be_shown(state: str) -> sa.ColumnElement[bool]:
             child.state == state, child.parent_id.is_not(None))))
 
 
+def _is_faulty() -> sa.ColumnElement[bool]:
+    """Return the condition of devices that somebody should look at."""
+    quarantined = str(_State.QUARANTINED)
+    return sa.or_(
+        models.Device.health.in_(
+            [str(found) for found in health_rules.FAULTY]),
+        sa.and_(
+            sa.or_(~models.Device.present, _may_be_shown(quarantined)),
+            shown_state().in_([device_rules.MISSING, quarantined])))
+
+
 def listed(session: orm.Session, *, limit: int, host: str | None = None,
            variant: str | None = None, state: str | None = None,
            used_by: str | None = None, project: str | None = None,
            type: str | None = None, vgpu_type: str | None = None,
-           health: str | None = None, include_retired: bool = False,
+           health: str | None = None, faulty: bool = False,
+           include_retired: bool = False,
            marker: str | None = None) -> list[ListedDevice]:
     """Return devices, sorted by host and stable id.
 
@@ -139,6 +152,7 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
     :param type: the only type of variants
     :param vgpu_type: the only type of vGPUs
     :param health: the only health of GPUs
+    :param faulty: as for Conductor.device_list
     :param include_retired: as for Conductor.device_list
     :param marker: UUID of the device before the first one
     :raises NotFound: no such marker
@@ -156,6 +170,8 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
         query = query.where(models.Device.state != str(_State.RETIRED))
     if state is not None:
         query = query.where(shown_state() == state, _may_be_shown(state))
+    if faulty:
+        query = query.where(_is_faulty())
     if marker is not None:
         query = query.where(page.after(_ORDER, _place(session, marker)))
     return _listed(session, query)

@@ -37,6 +37,10 @@ class Health(enum.StrEnum):
     UNKNOWN = 'unknown'
 
 
+FAULTY = (Health.DEGRADED, Health.FAILED)
+"""Health of a GPU that somebody should look at."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Link:
     """A PCIe link on the way from a root port to a GPU.

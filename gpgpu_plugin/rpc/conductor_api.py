@@ -438,13 +438,14 @@ class ConductorAPI(_Conductor):
                     variant: str | None = None, state: str | None = None,
                     used_by: str | None = None, project: str | None = None,
                     type: str | None = None, vgpu_type: str | None = None, *,
-                    health: str | None = None, include_retired: bool = False,
+                    health: str | None = None, faulty: bool = False,
+                    include_retired: bool = False,
                     limit: int | None = None, marker: str | None = None,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return pages.collect(lambda limit, marker: self._call(
             _Conductor.device_list, ctxt, host=host, variant=variant,
             state=state, used_by=used_by, project=project, type=type,
-            vgpu_type=vgpu_type, health=health,
+            vgpu_type=vgpu_type, health=health, faulty=faulty,
             include_retired=include_retired, limit=limit, marker=marker),
             limit, marker)
 

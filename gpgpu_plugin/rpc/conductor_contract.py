@@ -533,7 +533,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None, project: str | None, type: str | None,
-                    vgpu_type: str | None, health: str | None,
+                    vgpu_type: str | None, health: str | None, faulty: bool,
                     include_retired: bool, limit: int, marker: str | None,
                     ) -> tuple[admin.DeviceInfo, ...]:
         """Return a page of devices, filtered by what is not None.
@@ -544,6 +544,8 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         :param type: type of variants
         :param vgpu_type: type of vGPUs
         :param health: of GPUs, see domain.health.Health
+        :param faulty: only devices that are missing or quarantined, and GPUs
+            whose health is degraded or failed
         :param include_retired: also retired devices, which are left out
             otherwise, unless ``state`` asks for them
         :param limit: as for vgpu_type_list

@@ -151,7 +151,7 @@ class ForgeryTest(base.ConductorTestCase):
             'draining': True, 'actor': 'root@control', 'reason': 'none',
             'state': None,
             'used': (), 'used_by': None, 'project': None, 'type': None,
-            'health': None, 'include_retired': False,
+            'health': None, 'faulty': False, 'include_retired': False,
             'device': self.task.device_uuid, 'ping_uuid': 'p1',
             'question': 'q1',
             'query': usage_obj.UsageQuery(), 'by': ['project'],

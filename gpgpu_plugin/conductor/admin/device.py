@@ -44,7 +44,8 @@ def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, state: str | None = None,
              used_by: str | None = None, *, project: str | None = None,
              type: str | None = None, vgpu_type: str | None = None,
-             health: str | None = None, include_retired: bool = False,
+             health: str | None = None, faulty: bool = False,
+             include_retired: bool = False,
              limit: int = objects.PAGE_SIZE, marker: str | None = None,
              silent_after: float | None = None,
              ) -> tuple[objects.DeviceInfo, ...]:
@@ -64,7 +65,7 @@ def list_all(db: api.Database, host: str | None = None,
         found = device_list.listed(
             session, host=host, variant=variant, state=state,
             used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
-            health=health, include_retired=include_retired,
+            health=health, faulty=faulty, include_retired=include_retired,
             limit=pages.size(limit), marker=marker)
         partitions = _all_partitions(session, [
             device.row for device in found])

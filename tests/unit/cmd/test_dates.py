@@ -38,6 +38,20 @@ class DateTest(base.BaseTestCase):
                 argparse.ArgumentTypeError, dates.date, text)
             self.assertIn('such as 2026-10-31 or', str(exc))
 
+    def test_days_of_now_have_a_name_in_periods_alone(self):
+        before = datetime.datetime.now(datetime.UTC).date()
+        today, yesterday = dates.day('today'), dates.day('yesterday')
+        after = datetime.datetime.now(datetime.UTC).date()
+        self.assertIn(today.date(), (before, after))
+        self.assertEqual(datetime.time(), today.time())
+        # The clock may have passed midnight between the two calls.
+        self.assertIn(today - yesterday, (
+            datetime.timedelta(days=1), datetime.timedelta(0)))
+        self.assertEqual(
+            datetime.datetime(2026, 10, 31), dates.day('2026-10-31'))
+        self.assertRaises(
+            argparse.ArgumentTypeError, dates.day, 'tomorrow')
+
     def test_date_to_come_is_not_past(self):
         now = datetime.datetime.now(datetime.UTC)
         before = now - datetime.timedelta(minutes=1)

@@ -58,6 +58,7 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual(everything - {'0000:08:00.0'},
                          set(self.addresses('--type', 'gpu')))
         self.assertEqual([], self.addresses('--health', 'failed'))
+        self.assertEqual([], self.addresses('--faulty'))
         self.assertEqual([], self.addresses('--vgpu-type', 'H100-4C'))
         self.assertEqual([], self.addresses('--project', 'p9'))
 

@@ -442,7 +442,8 @@ class OperatorTest(ManagerCase):
                 (CONTRACT.device_list, {
                     **everything, 'state': None, 'used_by': None,
                     'project': None, 'type': None, 'vgpu_type': None,
-                    'health': None, 'include_retired': False}),
+                    'health': None, 'faulty': False,
+                    'include_retired': False}),
                 (CONTRACT.device_show, {'device': device.uuid})):
             with self.subTest(method.__name__):
                 self.assertTrue(self.call(method, **arguments))

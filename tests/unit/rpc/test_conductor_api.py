@@ -117,8 +117,8 @@ class SendTest(ClientCase):
         self.assertEqual(
             {'host': None, 'variant': None, 'state': None, 'used_by': 'i1',
              'project': None, 'type': None, 'vgpu_type': None,
-             'health': None, 'include_retired': False, 'limit': 1000,
-             'marker': None},
+             'health': None, 'faulty': False, 'include_retired': False,
+             'limit': 1000, 'marker': None},
             sent.arguments)
 
 

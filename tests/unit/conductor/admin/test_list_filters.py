@@ -131,6 +131,28 @@ class FilterTest(vgpu_base.VGPUTestCase):
             [row for row in rows if row.state != 'retired'],
             list(device_admin.list_all(self.db)))
 
+    def test_faulty_devices(self):
+        [missing, *_] = device_admin.list_all(
+            self.db, type='gpu', state='available')
+        [degraded] = device_admin.list_all(self.db, used_by='i2')
+        with self.db.writer() as session:
+            for changed, values in ((missing, {'present': False}),
+                                    (degraded, {'health': 'degraded'})):
+                session.execute(sa.update(models.Device).where(
+                    models.Device.uuid == changed.uuid).values(**values))
+        expected = [
+            row.uuid for row in device_admin.list_all(self.db)
+            if row.shown_state in ('missing', 'quarantined')
+            or row.health in ('degraded', 'failed')]
+        found = [row.uuid for row in device_admin.list_all(
+            self.db, faulty=True)]
+        self.assertEqual(expected, found)
+        self.assertEqual(3, len(found))
+        self.assertLess({missing.uuid, degraded.uuid}, set(found))
+        self.assertEqual([degraded.uuid], [
+            row.uuid for row in device_admin.list_all(
+                self.db, degraded.host, faulty=True, health='degraded')])
+
     def test_events(self):
         def listed(**filters):
             return event_admin.list_all(
