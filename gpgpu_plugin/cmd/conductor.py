@@ -169,6 +169,7 @@ def _reload(conf: cfg.ConfigOpts, argv: Sequence[str],
         concurrency.set_defaults(conf)
         logging.setup(conf, 'gpgpu')
         conductor = service.ConductorService(conf)
+    # Whatever it is: calls are served as before.
     except Exception as exc:  # noqa: BLE001
         LOG.error('The configuration was not reloaded: %s. The conductor '
                   'serves as before; correct it and send SIGHUP again',

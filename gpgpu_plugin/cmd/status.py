@@ -131,6 +131,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             return database.schema(self._any_database.engine)
         except exception.ConfigInvalid:
             raise
+        # Each driver has errors of its own.
         except Exception as exc:  # noqa: BLE001
             return database.unavailable(
                 self._conf.database.connection, reach.message(exc))
