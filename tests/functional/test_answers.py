@@ -16,9 +16,11 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
+import time
 import typing
 
 import fixtures
+from testtools import content
 
 from gpgpu_plugin.cmd import host as host_cmd
 from tests.fixtures import cloud
@@ -95,11 +97,17 @@ class AnswersTest(cloud.GpuCloud):
                  'yesterday': '2026-01-01', 'today': '2100-01-01'}
         found = examples()
         self.assertEqual(4, len(found), found)
+        figures: list[str] = []
         for command, expected in found.items():
             notes.clear()
+            began = time.monotonic()
             printed = self.manage(*[names.get(word, word)
                                     for word in shlex.split(command)])
+            figures.append(
+                f'{time.monotonic() - began:.2f} s, '
+                f'{len(notes) + len(printed.splitlines())} lines: {command}')
             self.assertEqual(
                 masked(expected), masked(''.join(
                     f'{note}\n' for note in notes) + printed.strip('\n')),
                 f'{command}\n{notes}\n{printed}')
+        self.addDetail('figures', content.text_content('\n'.join(figures)))

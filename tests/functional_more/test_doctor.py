@@ -26,6 +26,7 @@ from collections.abc import Callable
 import fixtures
 import sqlalchemy as sa
 from openstack import exceptions as sdk_exceptions
+from testtools import content
 
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
@@ -289,6 +290,9 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
 
     def test_drifts_of_hosts_are_found_and_repaired_or_left(self) -> None:
         clean = self.doctor()
+        self.addDetail('figures', content.text_content(
+            f'{clean.seconds:.2f} s, {len(clean.summary.splitlines())} lines: '
+            f'doctor'))
         self.assertEqual((0, []), (clean.code, clean.rows))
         self.assertIn('2 hosts examined: consistent', clean.summary)
         for part in (self._assignments, self._book, self._drivers,
