@@ -132,7 +132,7 @@ def _shares(gpus: Iterable[tree.GPU]) -> list[int]:
 
 
 def _states(gpus: Iterable[tree.GPU]) -> Mapping[str, int]:
-    """Return the number of GPUs by state, and of those that are ill."""
+    """Return the number of GPUs by state, and of those that are faulty."""
     gpus = list(gpus)
     counts = collections.Counter(gpu.state for gpu in gpus)
     ill = collections.Counter(gpu.health for gpu in gpus if gpu.is_ill)

@@ -26,7 +26,7 @@ _Context = gpgpu_context.RequestContext
 
 
 class Devices(typing.Protocol):
-    """Methods for operators: devices that are ill, suspect or exchanged."""
+    """Methods for operators: devices that are faulty, suspect or exchanged."""
 
     @caller.operators(once=True)
     def device_quarantine(self, ctxt: _Context, *, device: str, reason: str,
