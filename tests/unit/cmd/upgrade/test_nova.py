@@ -15,8 +15,8 @@ import pathlib
 
 import fixtures
 from nova import conf as nova_conf
-from oslo_config import cfg
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd.upgrade import nova
 from gpgpu_plugin.scheduler_filters import all_filters
 from tests.unit.cmd.upgrade import base
@@ -58,8 +58,10 @@ class ReadTest(NovaTestCase):
                          self.nova_conf().compute_driver)
 
     def test_missing_file_is_an_error_that_names_it(self):
-        exc = self.assertRaises(cfg.Error, nova.read, ['/nowhere/nova.conf'])
+        exc = self.assertRaises(
+            exception.HostError, nova.read, ['/nowhere/nova.conf'])
         self.assertIn('/nowhere/nova.conf', str(exc))
+        self.assertIn('--nova-config-file', str(exc))
 
 
 class FiltersTest(NovaTestCase):
