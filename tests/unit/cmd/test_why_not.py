@@ -13,6 +13,7 @@
 
 import json
 import types
+import uuid
 
 import fixtures
 
@@ -145,8 +146,9 @@ class WhyNotTest(base.CommandTestCase):
         self.second_host()
         self.claim(3)
         requests = self.conductor._service._requests
-        requests.add([scheduling.CountedRequests(
-            scheduling.RequestKind(4, 512, GPU, 2), 100)])
+        requests.add([scheduling.ArrivedRequests(
+            scheduling.RequestKind(4, 512, GPU, 2),
+            tuple(str(uuid.uuid4()) for _ in range(100)))])
         requests.run_once()
         ranks, remarks = self.ranks()
         self.assertIn('the 1 most frequent kinds of requests', remarks)

@@ -135,8 +135,12 @@ class ConductorTestCase(base.BaseTestCase):
         return database.Database(self.conf, content=self.content)
 
     def report_second_host(self, functions=EIGHT):
+        """Report such functions for h2, of cards that were never on h1."""
         hosts.store(self.db, scan(
-            functions, host='h2', node_uuid=node_uuid('h2')))
+            [dataclasses.replace(function, dsn=function.dsn and (
+                function.dsn.replace('48-b0', '48-b1', 1)))
+             for function in functions],
+            host='h2', node_uuid=node_uuid('h2')))
 
     def request(self, count=1, instance='i1', host='h1', allocated=None,
                 variant='H100', **kwargs):

@@ -91,9 +91,13 @@ class CatalogueTest(base.BaseTestCase):
                 (asked.milli_vcpus, asked.gpus): share for asked, share
                 in found.mix(counted, flavors).shares.items()})
         arrived = scheduling.CountedRequests(
-            scheduling.RequestKind(4, 1, 'A', 1), 1.0)
-        self.assertEqual(
-            found.mix([arrived]), found.mix([arrived], flavors))
+            scheduling.RequestKind(4, 1, 'A', 1), 100.0)
+        # As if a hundred others had come before, of each flavor alike.
+        sixth = round(1 / 6, 9)
+        self.assertEqual({(8000, 2): sixth, (2000, 1): sixth, (1000, 0): sixth,
+                          (4000, 1): 0.5}, {
+            (asked.milli_vcpus, asked.gpus): round(share, 9)
+            for asked, share in found.mix([arrived], flavors).shares.items()})
 
     def test_unknown_mix_has_equal_shares_of_whole_gpus(self):
         shares = catalogue.Catalogue([

@@ -63,7 +63,7 @@ class VGPUsTest(base.BaseTestCase):
         made = vgpus.VGPUs(3, vgpus.RULES['started'])
         for size in (4, 1, 1, 1, 1, 2, 2, 2):
             made.place(size)
-        states = [tuple(gpu.available(4) for gpu in host)
+        states = [dict(enumerate(gpu.available(4) for gpu in host))
                   for host in made.hosts]
         gains = [weighing_vgpus.gain(state, 4, 1) for state in states]
         self.assertEqual(gains.index(max(gains)), made.place(4).host)
