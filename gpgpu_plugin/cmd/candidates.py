@@ -23,7 +23,7 @@ from gpgpu_plugin.cmd import cloud as cloud_mod
 from gpgpu_plugin.domain.why_not import placement as placement_rules
 
 LIMIT = 5000
-"""Candidates in one answer. Of further hosts each is asked for alone."""
+"""Candidates in one answer. Further hosts are asked for one by one."""
 
 _CPUS = ('VCPU', 'PCPU')
 _RAM = ('MEMORY_MB',)

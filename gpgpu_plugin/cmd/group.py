@@ -102,8 +102,9 @@ class GroupLinks(reach.Command, lister.Lister):
     """List the link partitions of a group, and which of them are free.
 
     State is "taken" if one instance has exactly these GPUs, "overlapped" if
-    instances have some of them as other partitions, and "broken" if an
-    instance has some of them without being linked.
+    instances have some of them, each as another partition, "broken" if an
+    instance has some of them but not as a partition, and "unavailable" if no
+    instance has any, but not all can be claimed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -50,8 +50,8 @@ class Simulate(base.Command, lister.Lister):
         parser.add_argument(
             '--requests', required=True, metavar='CSV',
             help='requests: cpu_milli, memory_mib, num_gpu, gpu_milli (1000 '
-                 'is a whole GPU), and maybe gpu_spec (models, "|" between '
-                 'them)')
+                 'is a whole GPU), and optionally gpu_spec (models, "|" '
+                 'between them)')
         parser.add_argument(
             '--policy', required=True, metavar='NAME',
             help='one of ' + ', '.join(policies.NAMES))

@@ -71,8 +71,8 @@ class Row:
 class WhatIfDrain(reach.Command, lister.Lister):
     """Show where the instances of hosts would go if these were drained.
 
-    Nothing is changed. The instances come in an order in which each fits on
-    its target; there may be a better one. Exit code: 0 all can leave; 1 not
+    Nothing is changed. The instances are listed in an order in which each fits
+    on its target; there may be a better one. Exit code: 0 all can leave; 1 not
     all can. It reads Placement and Nova as the administrator of --os-cloud.
     """
 
@@ -135,8 +135,9 @@ class WhatIfDrain(reach.Command, lister.Lister):
         if asked.cut or answer.cut:
             self.note('Placement has more candidates than were examined')
         if any(kind.guest_nodes for kind in asked.question.kinds):
-            self.note('which GPUs a guest with a NUMA topology gets, its '
-                      'host decides; others may fit then')
+            self.note('the host decides which GPUs a guest with a NUMA '
+                      'topology gets, so the instances after it may fit on '
+                      'other hosts')
         for remark in dict.fromkeys(
                 remark for one in servers if one.asked is not None
                 for remark in one.asked.remarks[1:]):
@@ -147,7 +148,7 @@ class WhatIfDrain(reach.Command, lister.Lister):
 
 def _rows(servers: Sequence[what_if_servers.Server],
           answer: objects.DrainAnswer) -> Iterator[Row]:
-    """Yield all lines: first those who move, in their order."""
+    """Yield all lines: first the instances that move, in their order."""
     planned = {one.leaving.instance_uuid: one for one in servers
                if one.asked is not None}
     for move in answer.moves:
@@ -175,7 +176,7 @@ def _line(server: what_if_servers.Server, *, target: str | None,
 def _instance(server: what_if_servers.Server, move: objects.Move) -> Row:
     if move.target is None:
         return _line(server, target=None, reason=FITS_NOWHERE, detail=(
-            'no host takes it when the others have moved'))
+            'no host takes it after the others have moved'))
     uuid, seconds = move.instance_uuid, server.leaving.cleaning_seconds
     cleaning = ('how long the cleaning of its GPUs takes is not known'
                 if seconds is None else

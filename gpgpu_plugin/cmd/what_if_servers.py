@@ -42,7 +42,7 @@ _MOVED = 'VERIFY_RESIZE'
 class Server:
     """A server that has devices on a host.
 
-    :ivar asked: what it requests; None: no host is searched for it
+    :ivar asked: what it requests; None: no host is sought for it
     :ivar reason: see above; None: Nova can migrate it
     :ivar detail: what that means, or what comes before the migration
     """
@@ -64,8 +64,9 @@ def examine(source: why_not_cloud.Cloud,
     if server is None:
         return Server(
             leaving=leaving, reason=NO_SERVER,
-            detail='Nova has no such server; its nova-compute releases the '
-                   'devices, or "gpgpu-manage assignment end" does')
+            detail='Nova has no such server; nova-compute of the host '
+                   'releases its devices, or "gpgpu-manage assignment end" '
+                   'does')
     host = server.get('OS-EXT-SRV-ATTR:host')
     if host != leaving.host:
         return Server(
@@ -77,8 +78,8 @@ def examine(source: why_not_cloud.Cloud,
     if leaving.exact:
         return Server(
             leaving=leaving, reason=EXACT,
-            detail='the server named its devices in a scheduler hint, so '
-                   'that Nova refuses to move it; shelve or delete it')
+            detail='the server named its devices in a scheduler hint, so it '
+                   'cannot be moved; shelve or delete it')
     asked = source.asked_of(server)
     if not leaving.resources.keys() & {
             demand.resource_class for demand in asked.request.demands}:

@@ -93,7 +93,7 @@ class Examination:
                  asked: why_not_cloud.Asked) -> None:
         self._source = source
         self._asked = asked
-        # Those that the one long answer of Placement had not.
+        # Those that were missing from the one long answer of Placement.
         self._alone: dict[str, candidates.Candidate] = {}
 
     @functools.cached_property
@@ -176,7 +176,8 @@ def _unknown(exc: Exception) -> _Findings:
 
 
 _WORDS: Mapping[_Kind, Callable[[str, str], str]] = {
-    _Kind.WAIT: lambda host, names: f'wait until {names} passed its cleaning',
+    _Kind.WAIT: lambda host, names: (
+        f'wait until the cleaning of {names} has passed'),
     _Kind.UNDRAIN: lambda host, names: (
         f'undrain the host: gpgpu-manage host undrain {host}'),
     _Kind.ENABLE_TYPE: lambda host, names: (
@@ -185,7 +186,7 @@ _WORDS: Mapping[_Kind, Callable[[str, str], str]] = {
     _Kind.ENABLE: lambda host, names: (
         f'enable {names}: gpgpu-manage device set {host} ADDRESS --enable'),
     _Kind.REPAIR: lambda host, names: (
-        f'repair {names}, which is quarantined: gpgpu-manage device show '
+        f'repair {names} (quarantined): gpgpu-manage device show '
         f'{host} ADDRESS says why, and device release has it cleaned again'),
     _Kind.MOVE: lambda host, names: (
         f'move instance {names} to another host, and wait for the cleaning'),

@@ -11,7 +11,7 @@
 #    under the License.
 """Ranks of the hosts that an instance fits on, by GpuWeigher's own code.
 
-What the weigher gets from Nova, free vCPUs and RAM, Placement knows, too.
+The free vCPUs and RAM, which the weigher gets from Nova, come from Placement.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def remark(seen: scheduler_view.SchedulerView, policy: str,
            fitting: int) -> str:
     """Return how the ranks came about, for the reader."""
     mix = (f'the {len(seen.mix.requests)} most frequent kinds of requests'
-           if seen.mix else 'all kinds of requests alike, since too few '
-                            'arrived yet')
+           if seen.mix else 'equally many requests for one, two, four and '
+                            'eight GPUs of each kind, since too few requests '
+                            'have arrived')
     return (f'rank among {fitting} hosts that fit, by policy {policy}, for '
             f'{mix}; {NOT_INCLUDED}')

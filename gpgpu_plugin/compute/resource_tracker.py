@@ -266,11 +266,11 @@ class ResourceTracker:
                 self._send_guest_addresses()
         except exception.ConductorUnavailable as exc:
             LOG.warning('%s; dynamic vendordata of guests on %s may have the '
-                        'PCI addresses of before', exc, self.host)
+                        'previous PCI addresses', exc, self.host)
         except Exception:
             LOG.exception('Cannot send where guests of %s have their GPUs; '
-                          'dynamic vendordata may have the PCI addresses of '
-                          'before until the next iteration', self.host)
+                          'dynamic vendordata may have the previous PCI '
+                          'addresses until the next iteration', self.host)
 
     def restore(
             self, assignments: Iterable[claim_obj.Assignment] | None = None,

@@ -16,8 +16,8 @@ This thread makes the right hosts its members. It compares before it acts, so
 that it calls Nova's API for a change only to read the aggregate and to move a
 host. No call of a host or a scheduler waits for it.
 
-Any number of conductors have the thread, and one at a time works. What the
-others know they read from Nova: a move is done when Nova has done it.
+Any number of conductors have the thread, and one at a time compares. The
+others learn of its moves from Nova's list of members.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Isolation:
             self._fail('', str(exc).partition('\n')[0])
         except Exception:
             # The database's driver has errors of its own.
-            LOG.exception('Cannot keep the hosts of aggregate %(aggregate)s, '
-                          'trying again in %(seconds)d s',
+            LOG.exception('Cannot update the hosts of aggregate '
+                          '%(aggregate)s, trying again in %(seconds)d s',
                           {'aggregate': self._name, 'seconds': INTERVAL})
         else:
             self._succeed('')
@@ -178,10 +178,9 @@ class Isolation:
                 and (found.hosts or found.metadata)):
             raise exception.Conflict(
                 kind='host aggregate', name=self._name,
-                reason=f'its hosts are not gpgpu-conductor\'s to add and '
-                       f'remove; set another name in [gpgpu] '
-                       f'isolation_aggregate, or the property {_MARK}=true '
-                       f'of the aggregate')
+                reason=f'gpgpu-conductor does not manage its hosts; set '
+                       f'another name in [gpgpu] isolation_aggregate, or the '
+                       f'property {_MARK}=true of the aggregate')
         if not _METADATA.items() <= found.metadata.items():
             found = self._cloud.set_metadata(found, _METADATA)
         return found
@@ -240,7 +239,7 @@ class Isolation:
         if host not in self._failed:
             self._failed.add(host)
             LOG.warning(
-                'Cannot keep the hosts of aggregate %(aggregate)s%(host)s, '
+                'Cannot update the hosts of aggregate %(aggregate)s%(host)s, '
                 'trying again every %(seconds)d s: %(reason)s',
                 {'aggregate': self._name, 'seconds': INTERVAL,
                  'host': f' ({host})' if host else '', 'reason': reason})
@@ -248,6 +247,7 @@ class Isolation:
     def _succeed(self, host: str) -> None:
         if host in self._failed:
             self._failed.remove(host)
-            LOG.info('The hosts of aggregate %(aggregate)s%(host)s are kept '
-                     'again', {'aggregate': self._name,
-                               'host': f' ({host})' if host else ''})
+            LOG.info('The hosts of aggregate %(aggregate)s%(host)s are '
+                     'updated again', {
+                         'aggregate': self._name,
+                         'host': f' ({host})' if host else ''})

@@ -11,8 +11,8 @@
 #    under the License.
 """Cards that a scan finds in another place than before, on any host.
 
-A card is recognised by its serial numbers. If it was not clean, disabled or
-retired where it was last, it is so in its new place. The host that had it may
+A card is recognised by its serial numbers. If it was unclean, disabled or
+retired in its last place, it is so in its new place. The host that had it may
 be off and still have it by its rows, or be alive and have another card with
 the same number. Until this is known, which takes minutes, the card is neither
 cleaned nor offered. Numbers that several cards show at once name none of them.
@@ -84,7 +84,7 @@ class _Record:
             [] if self.enabled else [device_rules.DISABLED])]
         place = device_db.pci_function(device).address or device.address
         return cleaning.shortened(
-            f'it was at {place} of {host.name}, where it is '
+            f'it was at {place} of {host.name}, where it was '
             f'{" and ".join(facts)}'
             + (f': {device.reason}' if device.reason else ''))
 
@@ -92,7 +92,7 @@ class _Record:
 def check(session: orm.Session, host: models.Host,
           devices: Iterable[models.Device], returned: Collection[str],
           silent_after: float = SILENT_AFTER) -> None:
-    """Let GPUs that are new in their place be what they were before.
+    """Give GPUs that are new in their place the state that they had before.
 
     :param devices: those that a scan found; their rows are up to date
     :param returned: stable ids of those that earlier scans had missed
@@ -189,13 +189,13 @@ def _wait(session: orm.Session, host: models.Host, card: models.Card,
     _distrust(session, gpu)
     event_db.add(session, 'moved', host.name, gpu, detail=(
         f'{last.text}. Host {last.seen.host.name} may be alive and have '
-        f'another card with this number: it is cleaned when that is known, '
-        f'or on "gpgpu-manage device clean"'))
+        f'another card with this number: the card here is cleaned when that '
+        f'is known, or on "gpgpu-manage device clean"'))
 
 
 def _take_over(session: orm.Session, host: models.Host, gpu: models.Device,
                last: _Record) -> None:
-    """Let a GPU be what it was in another place."""
+    """Give a GPU the state that it had in another place."""
     vfs = withdrawal.vfs(withdrawal.children(session, gpu))
     if last.state is _State.RETIRED:
         _retire(session, [gpu, *vfs], last.text)
@@ -268,14 +268,14 @@ def _decide(session: orm.Session, device_uuid: str, host_id: int,
     seen = card_db.sighting(session, card.waits_for)
     heard = seen.host.heard_at or 0.0 if seen is not None else 0.0
     if seen is None or _record(session, seen).is_clean:
-        detail = 'it waits no longer for what another host has'
+        detail = 'it no longer waits for another host to report'
     elif not seen.device.present or heard < silent_since:
         card.waits_for = None
         _take_over(session, host, gpu, _record(session, seen))
         return
     elif heard > _seconds(card.found_at) + _MARGIN and seen.host.report_number:
         detail = (f'{seen.host.name} has another card with the same number, '
-                  f'which tells neither of them')
+                  f'which identifies neither of them')
     else:
         return
     card.waits_for = None

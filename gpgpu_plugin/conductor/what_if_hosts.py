@@ -11,9 +11,9 @@
 #    under the License.
 """Hosts that are loaded for a question of gpgpu-manage what-if.
 
-They are loaded until each kind of instance has as many that take one as there
-are instances: of so many hosts, at least one is left whatever the others take,
-so that further hosts make nothing possible.
+For each kind of instance, hosts are loaded until as many can take one as there
+are instances. At least one of them is then left, whatever the other instances
+take, so further hosts would not help.
 """
 
 from __future__ import annotations

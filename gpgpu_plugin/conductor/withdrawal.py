@@ -79,9 +79,10 @@ def _already(device: models.Device) -> str:
     """Return why a device cannot be quarantined once more."""
     state = _State(device.state)
     if device.withdrawn is not None:
-        return (f'it is {state}, and is quarantined when its assignment ends '
-                f'already: {device.withdrawn}; "gpgpu-manage device release" '
-                f'takes that back')
+        return (f'it cannot be quarantined, since it is {state} and is '
+                f'already to be quarantined when its assignment ends: '
+                f'{device.withdrawn}; "gpgpu-manage device release" cancels '
+                f'this')
     return (device_rules.refusal(state, 'quarantined')
             + (f' (reason: {device.reason})' if device.reason else ''))
 
@@ -206,9 +207,10 @@ def _check_parts_suffice(session: orm.Session, host: models.Host,
 
 def release(session: orm.Session, host: models.Host, device: models.Device,
             actor: str) -> None:
-    """Have clean what is quarantined of a device (Conductor.device_release).
+    """Have quarantined parts of a device cleaned (Conductor.device_release).
 
-    Of what is assigned, the quarantine that is yet to come is taken back.
+    For parts that are assigned, the quarantine that is yet to come is
+    cancelled.
 
     :param actor: who accepts it, for the ledger
     :raises Conflict: nothing of it is quarantined, or a guest has a vGPU on it

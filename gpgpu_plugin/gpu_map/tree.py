@@ -35,7 +35,7 @@ NO_TYPE = 'unknown type'
 ILL = (health.Health.FAILED, health.Health.DEGRADED)
 """Values of health that a map marks, the worst one first."""
 UNKNOWN_STATE = 'in an unknown state'
-"""State of a link partition that an older gpgpu-conductor does not tell."""
+"""State of a link partition that an older gpgpu-conductor does not report."""
 UNUSED = (0,) * history.HOURS
 """History of a host of which no GPU was in use."""
 

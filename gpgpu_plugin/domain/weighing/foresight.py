@@ -23,8 +23,8 @@ from gpgpu_plugin.domain.weighing import policy
 from gpgpu_plugin.domain.weighing import scarcity
 
 _GUEST = .01
-"""What an instance on the host is worth, of hosts on which a choice breaks the
-same: a host with many is not soon empty, so that it is no loss as a whole."""
+"""Gain for each instance on a host. It decides between hosts on which a choice
+breaks the same: a host with many instances will not soon be empty anyway."""
 
 
 class Foresight(policy.Policy):

@@ -46,11 +46,11 @@ class Mix:
     @classmethod
     def learnt(cls, counts: Mapping[host_mod.Request, float],
                flavors: Collection[host_mod.Request]) -> Mix:
-        """Return the mix that few or many counted requests tell of.
+        """Return the mix of counted requests and some that are assumed.
 
-        As if some requests had come before, equally often for each flavor:
-        a large request is not taken for one that never comes because none
-        of the first was one.
+        The assumed ones are equally many for each flavor. Without them, a
+        large request would count as one that never arrives because it is not
+        among the first.
         """
         assumed = _ASSUMED / max(1, len(flavors))
         return cls.count({

@@ -127,8 +127,8 @@ class WhyNotTest(base.CommandTestCase):
         self.assertEqual({'h1': 1, 'h2': 2}, {
             host: rank for host, (rank, _) in ranks.items()})
         self.assertGreater(ranks['h1'][1], ranks['h2'][1])
-        self.assertIn('rank among 2 hosts that fit, by policy pack, for all '
-                      'kinds of requests alike', remarks)
+        self.assertIn('rank among 2 hosts that fit, by policy pack, for '
+                      'equally many requests for one, two, four', remarks)
         self.assertIn('not included: the other weighers of Nova', remarks)
         self.conf.set_override('weight_policy', 'spread', 'gpgpu')
         self.assertEqual({'h1': 2, 'h2': 1}, {
@@ -320,7 +320,7 @@ class WordsTest(base.base.BaseTestCase):
     def test_each_kind_names_what_to_do(self):
         for change, words in (
                 (('wait', 'u1', '0000:01:00.0'),
-                 'wait until 0000:01:00.0 passed its cleaning'),
+                 'wait until the cleaning of 0000:01:00.0 has passed'),
                 (('undrain', 'h1', None), 'gpgpu-manage host undrain h1'),
                 (('enable_type', 'L4/L4-4Q', None),
                  'gpgpu-manage vgpu-type enable L4 L4-4Q --host h1'),
@@ -336,8 +336,9 @@ class WordsTest(base.base.BaseTestCase):
 
     def test_subjects_of_one_kind_are_one_sentence(self):
         self.assertEqual(
-            'wait until 0000:01:00.0 passed its cleaning; move instance i1, '
-            'i2 to another host, and wait for the cleaning', self.words(
+            'wait until the cleaning of 0000:01:00.0 has passed; move '
+            'instance i1, i2 to another host, and wait for the cleaning',
+            self.words(
                 ('wait', 'u1', '0000:01:00.0'),
                 ('wait', 'u2', '0000:01:00.0'),
                 ('move', 'i1', None), ('move', 'i2', None)))

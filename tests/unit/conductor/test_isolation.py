@@ -171,12 +171,12 @@ class AlwaysTest(IsolationTestCase):
         for _ in range(3):
             self.assertEqual(['find'], self.run_once())
         self.assertEqual(1, self.log.output.count(
-            'WARNING Cannot keep the hosts of aggregate gpus, trying again '
+            'WARNING Cannot update the hosts of aggregate gpus, trying again '
             'every 60 s: down'))
         self.cloud.error = None
         self.run_once()
         self.assertEqual({'h1'}, self.cloud.hosts)
-        self.assertEqual(1, self.log.output.count('are kept again'))
+        self.assertEqual(1, self.log.output.count('are updated again'))
 
     def test_host_that_nova_does_not_have_stops_no_other(self):
         self.report_second_host()

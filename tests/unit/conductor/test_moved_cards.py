@@ -88,7 +88,7 @@ class OtherHostTest(MovedCase):
         moved = self.move()
         self.assertEqual('dirty', moved.state)
         self.assertEqual(
-            ['it was at 0000:00:00.0 of h1, where it is dirty'],
+            ['it was at 0000:00:00.0 of h1, where it was dirty'],
             self.details())
         [task] = cleaning.tasks(self.db, 'h2')
         self.assertEqual(moved.uuid, task.device_uuid)
@@ -106,7 +106,7 @@ class OtherHostTest(MovedCase):
         for call in (withdrawal.clean, cleaning.operator_release):
             moved = self.move(call.__name__)
             self.assertEqual('quarantined', moved.state)
-            self.assertIn(f'it was at 0000:00:00.0 of {before}, where it is '
+            self.assertIn(f'it was at 0000:00:00.0 of {before}, where it was '
                           f'quarantined', moved.reason)
             self.assertIn('fan is loud', moved.reason)
             self.assertEqual(['quarantined'], self.verdicts(moved.uuid))

@@ -132,7 +132,7 @@ class RetireTest(RetirementCase):
         [device] = [device for device in device_admin.list_all(
             self.db, include_retired=True) if device.address == moved.address]
         self.assertEqual('retired', device.state)
-        self.assertIn('where it is retired', device.reason)
+        self.assertIn('where it was retired', device.reason)
 
     def test_assigned_gpu_is_refused_with_its_instance(self):
         self.boot(2)
