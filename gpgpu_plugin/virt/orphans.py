@@ -26,11 +26,16 @@ from nova import exception as nova_exception
 from nova import objects
 from oslo_log import log as logging
 
+from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
+
+_READINGS = 5
+"""Times that an instance is read until nothing changes meanwhile."""
 
 
 def find(assignments: Sequence[claim.Assignment],
@@ -64,6 +69,15 @@ def find(assignments: Sequence[claim.Assignment],
         LOG.warning(
             'Instance %s runs on %s and Nova does not need its assignments '
             '%s there. They stay assigned while it runs', instance_uuid, host,
+            ', '.join(sorted(found)))
+        return frozenset()
+    if found and domain is liveness.Domain.INACTIVE and _read(
+            instance_uuid) is None:
+        # It may be in another database than the one that was read.
+        LOG.warning(
+            'Instance %s has a guest on %s, which is off, and Nova has no '
+            'record of it. Its assignments %s stay. Undefine the domain, or '
+            'run "gpgpu-manage assignment end"', instance_uuid, host,
             ', '.join(sorted(found)))
         return frozenset()
     return found
@@ -123,11 +137,34 @@ def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
 
 
 def location_of(instance_uuid: str) -> liveness.Location | None:
-    """Return where the instance is; None if Nova deleted it."""
-    context = nova_context.get_admin_context(read_deleted='yes')
+    """Return where the instance is; None if Nova deleted it.
+
+    Nova first saves on which host an instance is, and then that its migration
+    is done. Read between the two, an instance would be on its old host with a
+    migration that is done.
+
+    :raises Conflict: it changed each time while it was read
+    """
+    for _ in range(_READINGS):
+        instance = _read(instance_uuid)
+        if instance is None or instance.deleted:
+            return None
+        location = roles.location(instance)
+        again = _read(instance_uuid)
+        if again is not None and (instance.host, instance.task_state) == (
+                again.host, again.task_state):
+            return location
+    raise exception.Conflict(
+        kind='instance', name=instance_uuid,
+        reason='it changes while Nova is asked where it is')
+
+
+def _read(instance_uuid: str) -> nova_types.Instance | None:
+    """Return the record of an instance, deleted or not, if there is one."""
     try:
-        instance = objects.Instance.get_by_uuid(
-            context, instance_uuid, expected_attrs=['flavor'])
+        instance: nova_types.Instance = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(read_deleted='yes'),
+            instance_uuid, expected_attrs=['flavor'])
     except nova_exception.InstanceNotFound:
         return None
-    return None if instance.deleted else roles.location(instance)
+    return instance

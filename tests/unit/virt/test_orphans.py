@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of orphans; in doubt an assignment is in use."""
 
+import itertools
 import types
 from unittest import mock
 
@@ -21,6 +22,7 @@ from nova.compute import task_states
 from nova.compute import vm_states
 from oslotest import base
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import orphans
 from tests.unit.compute import make
@@ -78,7 +80,41 @@ class FindTest(base.BaseTestCase):
 
     def test_guest_that_is_off_does_not_keep_a_deleted_instance(self):
         self.domain = 'inactive'
-        self.assertEqual({'a1'}, self.find())
+        self.assertEqual({'a1'}, self.find({'deleted': True}))
+
+    def test_guest_that_is_off_keeps_all_if_nova_has_no_record(self):
+        self.domain = 'inactive'
+        self.assertEqual(set(), self.find())
+        self.assertIn('Nova has no record', self.log.output)
+
+    def record(self, host):
+        return types.SimpleNamespace(
+            uuid='i1', deleted=False, host=host, task_state=None,
+            vm_state=vm_states.ACTIVE, hidden=False,
+            flavor=types.SimpleNamespace(id=1))
+
+    def evacuation(self, status):
+        return types.SimpleNamespace(
+            id=1, created_at=1, uuid='m1', status=status,
+            source_compute='h0', dest_compute='h1',
+            migration_type='evacuation', new_instance_type_id=None)
+
+    def test_instance_that_arrives_while_it_is_read_is_read_again(self):
+        self.migrations = [self.evacuation('done')]
+        hosts = iter(('h0', 'h1', 'h1', 'h1'))
+        with mock.patch.object(
+                objects.Instance, 'get_by_uuid',
+                side_effect=lambda *a, **k: self.record(next(hosts))):
+            self.assertEqual(set(), orphans.find(
+                [make.assignment()], lambda uuid: liveness.Domain.INACTIVE))
+
+    def test_instance_that_never_stays_is_in_doubt(self):
+        self.migrations = [self.evacuation('done')]
+        hosts = itertools.cycle(('h0', 'h1'))
+        with mock.patch.object(
+                objects.Instance, 'get_by_uuid',
+                side_effect=lambda *a, **k: self.record(next(hosts))):
+            self.assertRaises(exception.Conflict, orphans.location_of, 'i1')
 
     def test_newest_migration_comes_first(self):
         self.migrations = [types.SimpleNamespace(

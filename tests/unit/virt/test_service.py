@@ -209,7 +209,8 @@ class InitHostTest(ServiceTestCase):
     def test_guest_that_may_run_uses_its_assignments(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans.location_of', return_value=None):
+                'gpgpu_plugin.virt.orphans._read',
+                return_value=types.SimpleNamespace(deleted=True)):
             for instance, runs in (
                     ('i1', True), ('i2', False), ('i3', True), ('i4', True),
                     ('i5', False), ('i6', False)):
