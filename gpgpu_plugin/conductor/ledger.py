@@ -89,6 +89,13 @@ def has_passed(session: orm.Session, device_uuid: str,
     return False
 
 
+def last_reason(session: orm.Session, device_uuid: str) -> str | None:
+    """Return the reason in the newest record of a device, shortened."""
+    newest = next(iter(ledger_db.newest_first(session, device_uuid)), None)
+    reason = None if newest is None else json.loads(newest)['reason']
+    return None if reason is None else cleaning.shortened(reason)
+
+
 def compared(session: orm.Session, device: device_db.AnyDevice,
              results: Sequence[cleaning.StepResult],
              ) -> tuple[cleaning.StepResult, ...]:

@@ -115,9 +115,13 @@ def check(session: orm.Session, host: models.Host,
 def _arrived(session: orm.Session, devices: Iterable[models.Device],
              returned: Collection[str],
              ) -> list[tuple[models.Card, models.Device]]:
-    """Return the GPUs that are new in their place, with their numbers."""
+    """Return the GPUs that are new in their place, with their numbers.
+
+    Until an operator accepts a card that came in the place of another, the
+    numbers of the device are those of the other: it says what that one was.
+    """
     gpus = {device.uuid: device for device in devices
-            if device.parent_id is None
+            if device.parent_id is None and device.before_swap is None
             and device.kind == device_rules.DeviceKind.PCI
             and any(card_db.numbers(device_db.identity(device)))}
     known = card_db.of_devices(session, gpus) if gpus else {}
@@ -140,10 +144,18 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
 
 def _is_same(gpu: models.Device, other: models.Device) -> bool:
     """Return whether two rows may stand for one card."""
-    one, two = device_db.identity(gpu), device_db.identity(other)
+    one = device_db.identity(gpu)
+    two = device_db.identity_before(other) or device_db.identity(other)
     return one.swap_reason(two) is None and any(
         number is not None and number == same for number, same in (
             (one.dsn, two.dsn), (one.serial, two.serial)))
+
+
+def _is_there(device: models.Device) -> bool:
+    """Return whether a card is in the place where it was, by its host."""
+    before = device_db.identity_before(device)
+    return device.present and (before is None or before.swap_reason(
+        device_db.identity(device)) is None)
 
 
 def _check(session: orm.Session, host: models.Host, card: models.Card,
@@ -153,7 +165,7 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
 
     :param others: other places where its numbers were found
     """
-    there = [other for other in others if other.device.present and (
+    there = [other for other in others if _is_there(other.device) and (
         other.host is host or (other.host.heard_at or 0) >= silent_since)]
     last = _record(session, max(
         others, key=lambda other: (other.card.found_at
@@ -174,12 +186,26 @@ def _record(session: orm.Session, seen: card_db.Sighting) -> _Record:
     state = None
     if gpu.state == _State.RETIRED:
         state = _State.RETIRED
-    elif _State.QUARANTINED in states or any(
-            device.withdrawn or device.swapped for device in devices):
+    elif any(_is_quarantined(session, device, left=gpu.before_swap is not None)
+             for device in devices):
         state = _State.QUARANTINED
     elif states - {_State.AVAILABLE, _State.RETIRED}:
         state = _State.DIRTY
     return _Record(seen=seen, state=state, enabled=gpu.enabled)
+
+
+def _is_quarantined(session: orm.Session, device: models.Device, *,
+                    left: bool) -> bool:
+    """Return whether a card or a part of it was quarantined, or was to be.
+
+    :param left: another card is in its place, and is quarantined
+    """
+    if device.withdrawn or not left or device.swapped is None:
+        return bool(device.state == _State.QUARANTINED or device.withdrawn
+                    or device.swapped)
+    # If it was not before the other card came, this is the newest record.
+    return (device.state == _State.QUARANTINED
+            and ledger.last_reason(session, device.uuid) != device.swapped)
 
 
 def _wait(session: orm.Session, host: models.Host, card: models.Card,
@@ -269,7 +295,7 @@ def _decide(session: orm.Session, device_uuid: str, host_id: int,
     heard = seen.host.heard_at or 0.0 if seen is not None else 0.0
     if seen is None or _record(session, seen).is_clean:
         detail = 'it no longer waits for another host to report'
-    elif not seen.device.present or heard < silent_since:
+    elif not _is_there(seen.device) or heard < silent_since:
         card.waits_for = None
         _take_over(session, host, gpu, _record(session, seen))
         return

@@ -117,6 +117,15 @@ def identity(device: models.Device) -> pci.Identity:
     return _identity(device.identity)
 
 
+def identity_before(device: models.Device) -> pci.Identity | None:
+    """Return what told the card from others that left the device's place.
+
+    Return None if none did, or if an operator accepted the card that came.
+    """
+    return (None if device.before_swap is None
+            else pci.Identity.of(_pci_function(device.before_swap)))
+
+
 def vgpu_capability(device: AnyDevice) -> capability.VGPUCapability | None:
     """Return the stored vGPU capability of the device."""
     return (None if device.vgpu_capability is None

@@ -163,6 +163,25 @@ class OtherHostTest(MovedCase):
         retirement.replace(self.db, self.on('h2').uuid, OPERATOR)
         self.assertEqual('quarantined', self.move().state)
 
+    def test_card_whose_place_another_took_is_recognised(self):
+        self.quarantine(self.first().uuid)
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.report('h2', base.function(0, dsn=DSN))
+        self.assertEqual('quarantined', self.on('h2').state)
+
+    def test_card_that_was_replaced_is_recognised(self):
+        self.quarantine(self.first().uuid)
+        self.report('h1', base.function(0, dsn=OTHER))
+        retirement.replace(self.db, self.first().uuid, OPERATOR)
+        self.report('h2', base.function(0, dsn=DSN))
+        self.assertEqual('retired', self.on('h2').state)
+
+    def test_clean_card_whose_place_another_took_is_cleaned(self):
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.assertEqual('quarantined', self.on('h1').state)
+        self.report('h2', base.function(0, dsn=DSN))
+        self.assertEqual('dirty', self.on('h2').state)
+
     def test_cards_without_or_with_another_number_are_not_recognised(self):
         self.use()
         for facts in ({'dsn': None}, {'dsn': OTHER},
@@ -221,6 +240,13 @@ class LiveHostTest(MovedCase):
         self.decide()
         self.assertEqual('quarantined', self.on('h2').state)
         self.assertIn('fan is loud', self.on('h2').reason)
+
+    def test_card_was_moved_if_its_host_has_another_in_its_place(self):
+        self.wait()
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.heard('h1', -100)
+        self.decide()
+        self.assertEqual('quarantined', self.on('h2').state)
 
     def test_card_was_moved_if_its_host_is_silent(self):
         self.wait()
