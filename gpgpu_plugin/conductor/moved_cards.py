@@ -102,20 +102,25 @@ def check(session: orm.Session, host: models.Host,
     if not arrived:
         return
     seen = card_db.with_numbers(
-        session, [card.dsn for card, _ in arrived if card.dsn],
-        [card.serial for card, _ in arrived if card.serial])
-    for card, gpu in arrived:
+        session, [card.dsn for card, _, _ in arrived if card.dsn],
+        [card.serial for card, _, _ in arrived if card.serial])
+    for card, gpu, before in arrived:
         others = [other for other in seen if other.device is not gpu
-                  and _is_same(gpu, other.device)]
+                  and _is_same(gpu, other.device)
+                  and _is_news(host, other, before)]
         if others:
+            card.waits_for = None
             _check(session, host, card, gpu, others,
                    time.time() - silent_after)
 
 
 def _arrived(session: orm.Session, devices: Iterable[models.Device],
              returned: Collection[str],
-             ) -> list[tuple[models.Card, models.Device]]:
+             ) -> list[tuple[models.Card, models.Device,
+                             datetime.datetime | None]]:
     """Return the GPUs that are new in their place, with their numbers.
+
+    With them comes when an earlier scan found the same numbers there.
 
     Until an operator accepts a card that came in the place of another, the
     numbers of the device are those of the other: it says what that one was.
@@ -125,19 +130,21 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
             and device.kind == device_rules.DeviceKind.PCI
             and any(card_db.numbers(device_db.identity(device)))}
     known = card_db.of_devices(session, gpus) if gpus else {}
-    found = []
+    found, now = [], event_db.now()
     for uuid, gpu in gpus.items():
         dsn, serial = card_db.numbers(device_db.identity(gpu))
-        card = known.get(uuid)
+        card, before = known.get(uuid), None
         if card is None:
             card = models.Card(device_uuid=uuid)
             session.add(card)
-        elif ((card.dsn, card.serial) == (dsn, serial)
-                and gpu.stable_id not in returned):
-            continue
-        card.dsn, card.serial = dsn, serial
-        card.found_at, card.waits_for = event_db.now(), None
-        found.append((card, gpu))
+        elif (card.dsn, card.serial) == (dsn, serial):
+            if gpu.stable_id not in returned:
+                continue
+            before = card.found_at
+        if before is None:
+            card.waits_for = None
+        card.dsn, card.serial, card.found_at = dsn, serial, now
+        found.append((card, gpu, before))
     session.flush()
     return found
 
@@ -149,6 +156,19 @@ def _is_same(gpu: models.Device, other: models.Device) -> bool:
     return one.swap_reason(two) is None and any(
         number is not None and number == same for number, same in (
             (one.dsn, two.dsn), (one.serial, two.serial)))
+
+
+def _is_news(host: models.Host, other: card_db.Sighting,
+             before: datetime.datetime | None) -> bool:
+    """Return whether a card was found elsewhere after it was found here.
+
+    :param before: when it was found here
+    """
+    if before is None:
+        return True
+    # Databases may store whole seconds.
+    at = other.card.found_at or datetime.datetime.min
+    return at > before or (at == before and other.host is not host)
 
 
 def _is_there(device: models.Device) -> bool:

@@ -152,6 +152,26 @@ class OtherHostTest(MovedCase):
         self.assertEqual('quarantined', self.on('h1').state)
         self.assertIn('of h2', self.on('h1').reason)
 
+    def test_card_that_was_accepted_is_not_withheld_when_it_returns(self):
+        self.quarantine(self.first().uuid)
+        moved = self.move()
+        self.clean(moved.uuid)
+        self.clean_all()
+        self.report('h2')
+        self.report('h2', base.function(0, dsn=DSN))
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_gpu_of_a_board_returns_while_another_is_retired(self):
+        board = [base.function(number, dsn=None, serial='board')
+                 for number in range(4)]
+        self.report('h2', *board)
+        retirement.retire(self.db, next(
+            device.uuid for device in device_admin.list_all(self.db, 'h2')
+            if device.address == board[3].address), None)
+        self.report('h2')
+        self.report('h2', board[0])
+        self.assertEqual('available', self.on('h2').state)
+
     def test_card_is_recognised_by_one_number_that_becomes_readable(self):
         self.use()
         self.assertEqual('available', self.move(dsn=None).state)
@@ -247,6 +267,14 @@ class LiveHostTest(MovedCase):
         self.heard('h1', -100)
         self.decide()
         self.assertEqual('quarantined', self.on('h2').state)
+
+    def test_card_still_waits_when_it_returns(self):
+        self.wait()
+        self.report('h2')
+        self.report('h2', base.function(0, dsn=DSN))
+        self.decide()
+        self.assertEqual((), cleaning.tasks(self.db, 'h2'))
+        self.assertEqual('dirty', self.on('h2').state)
 
     def test_card_was_moved_if_its_host_is_silent(self):
         self.wait()
