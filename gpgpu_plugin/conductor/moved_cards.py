@@ -89,16 +89,24 @@ class _Record:
             + (f': {device.reason}' if device.reason else ''))
 
 
+_Arrived = tuple[models.Card, models.Device, datetime.datetime | None]
+"""A GPU with its numbers, and when an earlier scan found these there."""
+
+
 def check(session: orm.Session, host: models.Host,
           devices: Iterable[models.Device], returned: Collection[str],
-          silent_after: float = SILENT_AFTER) -> None:
+          silent_after: float = SILENT_AFTER, *,
+          rebooted: bool = False) -> None:
     """Give GPUs that are new in their place the state that they had before.
 
     :param devices: those that a scan found; their rows are up to date
     :param returned: stable ids of those that earlier scans had missed
+    :param rebooted: while the host was off, any of them may have been
+        elsewhere, and nobody saw it
     """
     session.flush()
-    arrived = _arrived(session, devices, returned)
+    now = event_db.now()
+    arrived = _arrived(session, devices, returned, now, rebooted=rebooted)
     if not arrived:
         return
     seen = card_db.with_numbers(
@@ -109,18 +117,15 @@ def check(session: orm.Session, host: models.Host,
                   and _is_same(gpu, other.device)
                   and _is_news(host, other, before)]
         if others:
-            card.waits_for = None
+            card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
                    time.time() - silent_after)
 
 
 def _arrived(session: orm.Session, devices: Iterable[models.Device],
-             returned: Collection[str],
-             ) -> list[tuple[models.Card, models.Device,
-                             datetime.datetime | None]]:
-    """Return the GPUs that are new in their place, with their numbers.
-
-    With them comes when an earlier scan found the same numbers there.
+             returned: Collection[str], now: datetime.datetime, *,
+             rebooted: bool) -> list[_Arrived]:
+    """Return the GPUs that are or may be new in their place, with numbers.
 
     Until an operator accepts a card that came in the place of another, the
     numbers of the device are those of the other: it says what that one was.
@@ -130,7 +135,7 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
             and device.kind == device_rules.DeviceKind.PCI
             and any(card_db.numbers(device_db.identity(device)))}
     known = card_db.of_devices(session, gpus) if gpus else {}
-    found, now = [], event_db.now()
+    found: list[_Arrived] = []
     for uuid, gpu in gpus.items():
         dsn, serial = card_db.numbers(device_db.identity(gpu))
         card, before = known.get(uuid), None
@@ -139,6 +144,9 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
             session.add(card)
         elif (card.dsn, card.serial) == (dsn, serial):
             if gpu.stable_id not in returned:
+                if rebooted:
+                    found.append((
+                        card, gpu, card.found_at or datetime.datetime.min))
                 continue
             before = card.found_at
         if before is None:
@@ -168,7 +176,8 @@ def _is_news(host: models.Host, other: card_db.Sighting,
         return True
     # Databases may store whole seconds.
     at = other.card.found_at or datetime.datetime.min
-    return at > before or (at == before and other.host is not host)
+    return at > before or (other.host is not host
+                           and at == before != datetime.datetime.min)
 
 
 def _is_there(device: models.Device) -> bool:

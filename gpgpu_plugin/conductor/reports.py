@@ -101,8 +101,9 @@ def _report(session: orm.Session, scan: objects.HostReport,
         host.node, host.problems = scan.node, problems
         host.service_disabled = scan.service_disabled
         host_db.changed(host)
+    rebooted = not host.report_number and host.report_digest is None
     host.report_number = scan.number
-    _store(session, host, scan, silent_after)
+    _store(session, host, scan, silent_after, rebooted=rebooted)
     adoption.adopt(session, host, scan.assignments)
     stored = _match(session, host, before)
     if host.generation != before:
@@ -167,7 +168,8 @@ def _host(session: orm.Session, scan: objects.HostReport,
 
 
 def _store(session: orm.Session, host: models.Host,
-           scan: objects.HostReport, silent_after: float) -> None:
+           scan: objects.HostReport, silent_after: float, *,
+           rebooted: bool) -> None:
     devices = device_db.of_hosts(session, [host.id])
     exchanged = retirement.leave(session, devices, scan.functions)
     rows = {device.stable_id: device for device in devices
@@ -218,7 +220,8 @@ def _store(session: orm.Session, host: models.Host,
                 event_db.add(session, 'missing', host.name, row)
                 notification_db.device_seen(session, row)
     _move_mdev_rows(devices, seen.values())
-    moved_cards.check(session, host, seen.values(), returned, silent_after)
+    moved_cards.check(session, host, seen.values(), returned, silent_after,
+                      rebooted=rebooted)
 
 
 def _children(devices: Iterable[models.Device],

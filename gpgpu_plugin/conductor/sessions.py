@@ -195,6 +195,10 @@ def _accept(session: orm.Session, host: models.Host,
     host.start_uuid = request.start_uuid
     host.plugin_version = request.version and request.version[
         :_LONGEST_VERSION]
+    if not machine.is_same_boot(_machine(host), request.identity):
+        # While it was off, its cards may have been elsewhere: the same
+        # report is news (conductor.moved_cards).
+        host.report_digest = None
     host.machine = json.dumps(codec.to_primitive(request.identity))
     host.heard_at = time.time()
     host.takeover = False

@@ -95,9 +95,9 @@ class Host(Base):
     ``service_disabled``: nova-compute is disabled in Nova.
     ``report_number``: the last scan of the session that was stored, 0 before
     the first. ``report_digest``: of the last scan without news, NULL before
-    the first. ``report_generation``: the generation at which it has none.
-    ``report_answer``: the answer to it, as JSON. ``comparison_number``: the
-    last comparison with Placement that was stored.
+    the first since the machine booted. ``report_generation``: the generation
+    at which it has none. ``report_answer``: the answer to it, as JSON.
+    ``comparison_number``: the last comparison with Placement that was stored.
 
     Unique keys: a live host is found by name and by node. Index
     ``changed_at``: ``changes_since`` reads only hosts that changed.

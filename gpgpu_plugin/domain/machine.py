@@ -39,6 +39,11 @@ class MachineIdentity:
     gpus: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def is_same_boot(old: MachineIdentity, new: MachineIdentity) -> bool:
+    """Return whether it is known that the same kernel still runs."""
+    return bool(old.boot_id) and old.boot_id == new.boot_id
+
+
 def difference(old: MachineIdentity, new: MachineIdentity) -> str | None:
     """Return why two identities may be two machines; None if they are one.
 
@@ -46,7 +51,7 @@ def difference(old: MachineIdentity, new: MachineIdentity) -> str | None:
     After a reboot the installation must be the same, and the GPUs those that
     were there; a GPU that is missing is no difference if others are there.
     """
-    if old.boot_id and old.boot_id == new.boot_id:
+    if is_same_boot(old, new):
         return None
     if not old.machine_id or old.machine_id != new.machine_id:
         return (f'its machine id is {new.machine_id or "unknown"} instead of '

@@ -12,6 +12,7 @@
 """Tests of cards that are found in another place than before."""
 
 import time
+import uuid
 
 import sqlalchemy as sa
 
@@ -19,12 +20,14 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -218,6 +221,58 @@ class OtherHostTest(MovedCase):
                 self.report('h1', *self.functions)
             found = [text for text in statements if 'card_numbers' in text]
         self.assertEqual([], found)
+
+
+class RebootTest(MovedCase):
+    """A card is used elsewhere while its host is off, and put back."""
+
+    def setUp(self):
+        super().setUp()
+        # What it reports is no news.
+        self.boot_h1('boot 1')
+        for number in (1, 2):
+            reports.report(self.db, base.scan(self.functions, number=number))
+        self.move()
+
+    def boot_h1(self, boot_id):
+        """Begin a session of h1 by another start of nova-compute."""
+        with self.db.reader() as session:
+            expected = session.scalar(sa.select(models.Host.session).where(
+                models.Host.name == 'h1'))
+        hosts.begin(
+            self.db, 'h1', base.NODE, start_uuid=str(uuid.uuid4()),
+            expected=expected, identity=machine.MachineIdentity(
+                boot_id=boot_id, machine_id='h1'))
+
+    def put_back(self, boot_id='boot 2'):
+        """Have h1 report the card, which it never missed."""
+        self.switch_off('h2')
+        self.boot_h1(boot_id)
+        with self.statements() as statements:
+            reports.report(self.db, base.scan(self.functions, number=1))
+        return [text for text in statements if 'card_numbers' in text]
+
+    def test_card_that_was_used_elsewhere_is_cleaned(self):
+        claim = self.claim(host='h2')
+        claims.activate(self.db, base.uuids(claim))
+        releases.release(self.db, base.uuids(claim))
+        self.put_back()
+        self.assertEqual('dirty', self.on('h1').state)
+
+    def test_card_that_was_quarantined_elsewhere_is_so(self):
+        self.quarantine(self.on('h2').uuid)
+        self.put_back()
+        self.assertEqual('quarantined', self.on('h1').state)
+        # It was seen elsewhere before the operator accepts it.
+        self.clean(self.on('h1').uuid)
+        self.clean_all()
+        self.put_back('boot 3')
+        self.assertEqual('available', self.on('h1').state)
+
+    def test_restart_of_nova_compute_is_no_boot(self):
+        self.quarantine(self.on('h2').uuid)
+        self.assertEqual([], self.put_back('boot 1'))
+        self.assertEqual('available', self.on('h1').state)
 
 
 class LiveHostTest(MovedCase):
