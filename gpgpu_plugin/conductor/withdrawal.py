@@ -299,7 +299,8 @@ def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
         ledger.add(session, host, vf, ledger_rules.Verdict.QUARANTINED,
                    reason=reason)
         device_db.transition(session, vf, _Event.QUARANTINE)
-    elif gpu.state in (_State.DIRTY, _State.CLEANING):
+    elif (gpu.state in (_State.DIRTY, _State.CLEANING)
+            or card_db.waits(session, gpu.uuid) is not None):
         # It gets its token when it joins a group.
         device_db.transition(session, vf, _Event.DISTRUST)
 

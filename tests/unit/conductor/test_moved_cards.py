@@ -408,6 +408,18 @@ class VGPUTest(MovedCase):
         self.report('h2', self.gpu, *self.vfs)
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
 
+    def test_further_vfs_of_a_card_that_waits_are_not_offered(self):
+        self.quarantine(self.first().uuid)
+        self.report('h2', self.gpu, *self.vfs)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+        self.report('h2', self.gpu, *self.vfs, *(
+            base.function(
+                0, id=f'{self.gpu.id}/vf{number}', device='74b5', dsn=None,
+                address=f'0000:00:00.{number + 1}', pf=self.gpu.id,
+                vf_index=number) for number in (2, 3)))
+        self.assertEqual(['available', *['dirty'] * 4], self.states('h2'))
+        self.assertEqual((), cleaning.tasks(self.db, 'h2'))
+
     def test_vfs_are_quarantined_and_retired_with_the_card(self):
         gpu = self.first().uuid
         self.quarantine(gpu)
