@@ -32,8 +32,10 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
+from oslo_log import log as logging
 from sqlalchemy import orm
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
@@ -45,6 +47,8 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
+
+LOG = logging.getLogger(__name__)
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
@@ -303,13 +307,28 @@ def _distrust(session: orm.Session, gpu: models.Device) -> None:
 
 
 def decide(db: api.Database, silent_after: float) -> None:
-    """Decide about the cards whose other host has called or is silent."""
-    with db.reader() as session:
-        waiting = card_db.waiting(session)
+    """Decide about the cards whose other host has called or is silent.
+
+    What fails is tried again at the next interval.
+    """
+    try:
+        with db.reader() as session:
+            waiting = card_db.waiting(session)
+    except exception.ConductorUnavailable as exc:
+        LOG.warning('Cannot read which GPUs wait until it is known whether '
+                    'they were moved; it is tried again in %(interval)s s: '
+                    '%(reason)s', {'interval': INTERVAL, 'reason': exc})
+        return
     for device_uuid, host_id in waiting:
-        db.write(functools.partial(
-            _decide, device_uuid=device_uuid, host_id=host_id,
-            silent_since=time.time() - silent_after))
+        try:
+            db.write(functools.partial(
+                _decide, device_uuid=device_uuid, host_id=host_id,
+                silent_since=time.time() - silent_after))
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('Cannot decide whether GPU %(device)s was moved; it '
+                        'is tried again in %(interval)s s: %(reason)s', {
+                            'device': device_uuid, 'interval': INTERVAL,
+                            'reason': exc})
 
 
 def _decide(session: orm.Session, device_uuid: str, host_id: int,

@@ -11,11 +11,15 @@
 #    under the License.
 """Tests of cards that are found in another place than before."""
 
+import logging
 import time
 import uuid
+from unittest import mock
 
+import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import moved_cards
@@ -334,6 +338,30 @@ class LiveHostTest(MovedCase):
     def test_card_was_moved_if_its_host_is_silent(self):
         self.wait()
         self.switch_off()
+        self.decide()
+        self.assertEqual('quarantined', self.on('h2').state)
+
+    def test_card_that_cannot_be_decided_holds_up_no_other(self):
+        self.report('h1', base.function(0, dsn=DSN),
+                    base.function(1, dsn=OTHER))
+        for device in device_admin.list_all(self.db, 'h1'):
+            self.quarantine(device.uuid)
+        self.report('h2', base.function(0, dsn=DSN))
+        self.report('h3', base.function(0, dsn=OTHER))
+        self.switch_off()
+        write, log = self.db.write, self.useFixture(fixtures.FakeLogger(
+            level=logging.WARNING))
+        away = exception.DatabaseUnavailable(reason='gone')
+        with mock.patch.object(self.db, 'write', side_effect=[
+                away, mock.DEFAULT], wraps=write):
+            self.decide()
+        self.assertEqual(('dirty', 'quarantined'), (
+            self.on('h2').state, self.on('h3').state))
+        [line] = [text for text in log.output.splitlines()
+                  if 'Cannot decide' in text]
+        self.assertIn(self.on('h2').uuid, line)
+        with mock.patch.object(self.db, 'reader', side_effect=away):
+            self.decide()
         self.decide()
         self.assertEqual('quarantined', self.on('h2').state)
 
