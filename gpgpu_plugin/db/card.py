@@ -26,6 +26,9 @@ from gpgpu_plugin.domain import pci
 _LONGEST = 255
 """Characters of a number that are stored and compared."""
 
+MOST = 64
+"""GPUs that may have one number; what more of them have identifies none."""
+
 
 class Sighting(typing.NamedTuple):
     """A GPU in the place where its host found it, with its numbers."""
@@ -57,11 +60,25 @@ _SIGHTINGS = (
 
 def with_numbers(session: orm.Session, dsns: Collection[str],
                  serials: Collection[str]) -> list[Sighting]:
-    """Return all GPUs that have one of some numbers, by the device's id."""
+    """Return all GPUs that have one of some numbers, by the device's id.
+
+    Numbers that more than ``MOST`` GPUs have are left out.
+    """
     return [Sighting(*found) for found in session.execute(
-        _SIGHTINGS.where(sa.or_(models.Card.dsn.in_(dsns),
-                                models.Card.serial.in_(serials)))
+        _SIGHTINGS.where(sa.or_(*(
+            column.in_(set(numbers) - _frequent(session, column, numbers))
+            for column, numbers in ((models.Card.dsn, dsns),
+                                    (models.Card.serial, serials)))))
         .order_by(models.Device.id)).tuples()]
+
+
+def _frequent(session: orm.Session,
+              column: orm.InstrumentedAttribute[str | None],
+              numbers: Collection[str]) -> set[str | None]:
+    """Return those of some numbers that more than ``MOST`` GPUs have."""
+    return set(session.scalars(
+        sa.select(column).where(column.in_(numbers)).group_by(column)
+        .having(sa.func.count() > MOST))) if numbers else set()
 
 
 def sighting(session: orm.Session, device_uuid: str) -> Sighting | None:

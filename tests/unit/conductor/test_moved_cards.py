@@ -30,6 +30,7 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
@@ -217,6 +218,16 @@ class OtherHostTest(MovedCase):
             with self.subTest(facts):
                 self.assertEqual('available', self.move(
                     str(facts), **facts).state)
+
+    def test_number_that_very_many_gpus_have_is_not_looked_up(self):
+        retirement.retire(self.db, self.first().uuid, None)
+        with self.db.writer() as session:
+            session.add_all(models.Card(
+                device_uuid=str(uuid.uuid4()), dsn=DSN)
+                for _ in range(card_db.MOST - 2))
+        self.assertEqual('retired', self.move('h2').state)
+        # Now one more has it than may have it.
+        self.assertEqual('available', self.move('h3').state)
 
     def test_reports_without_news_cost_no_further_statement(self):
         found = []
