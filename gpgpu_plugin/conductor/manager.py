@@ -298,9 +298,10 @@ class ConductorManager(conductor_contract.Conductor):
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
-        requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
-        period: float,
+        requests: Sequence[scheduling_obj.SentRequests], mix: int,
+        period: float = 0.0,
     ) -> scheduling_obj.Changes:
+        # A scheduler of the previous version sends no period.
         changes = self._feed.changes_since(since, known, marker)
         recorded = self._refused.filtered(
             authors.of_scheduler(ctxt), refusals)
@@ -451,8 +452,9 @@ class ConductorManager(conductor_contract.Conductor):
     def device_list(self, ctxt: _Context, *, host: str | None,
                     variant: str | None, state: str | None,
                     used_by: str | None, project: str | None, type: str | None,
-                    vgpu_type: str | None, health: str | None, faulty: bool,
+                    vgpu_type: str | None, health: str | None,
                     include_retired: bool, limit: int, marker: str | None,
+                    faulty: bool = False,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return device_admin.list_all(
             self._db, host=host, variant=variant, state=state,

@@ -73,10 +73,16 @@ class Requests:
         self._read_at = float('-inf')
         self._mix: scheduling.RequestMix | None = None
 
-    def add(self, arrived: Iterable[scheduling.ArrivedRequests]) -> None:
-        """Have requests counted, unless their instances were before."""
+    def add(self, arrived: Iterable[scheduling.SentRequests]) -> None:
+        """Have requests counted, unless their instances were before.
+
+        Those of a scheduler of the previous version, which names no instances,
+        are not counted.
+        """
         with self._lock:
             for kind, instances in arrived:
+                if not isinstance(instances, tuple):
+                    continue
                 for instance in instances:
                     if (len(self._waiting) < _MOST
                             and _is_storable(kind, instance)):

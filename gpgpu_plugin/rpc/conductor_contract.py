@@ -289,7 +289,7 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
-        requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
+        requests: Sequence[scheduling_obj.SentRequests], mix: int,
         period: float,
     ) -> scheduling_obj.Changes:
         """Return one page of the hosts that changed.
