@@ -42,6 +42,7 @@ from gpgpu_plugin.cmd import why_not_rank
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import change as change_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import why_not as objects
 
 _Kind = change_mod.ChangeKind
@@ -107,6 +108,10 @@ class Examination:
             return self._source.nova_findings(self._asked.needs)
         except cloud.ERRORS as exc:
             return _unknown(exc)
+
+    def flavors(self) -> Sequence[scheduling_obj.CountedRequests]:
+        """Return the requests that the cloud's flavors make."""
+        return why_not_rank.flavors(self._source)
 
     def rows(self, answer: objects.HostAnswer) -> list[Row]:
         """Return the lines of one host."""
@@ -293,8 +298,10 @@ class WhyNot(reach.Command, lister.Lister):
                      for row in examination.rows(answer)]
         fitting = examination.fitting((*answers, *others), examined)
         view = why_not_rank.view(api)
-        ranks = why_not_rank.ranks(view, policy, asked, fitting.values())
-        self.note(why_not_rank.remark(view, policy, len(fitting)))
+        flavors = examination.flavors()
+        ranks = why_not_rank.ranks(
+            view, policy, asked, fitting.values(), flavors)
+        self.note(why_not_rank.remark(view, policy, len(fitting), flavors))
         return [_with_rank(row, ranks.get(fitting[row.host].uuid))
                 if row.host in fitting else row for row in rows]
 

@@ -14,7 +14,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
+import itertools
 import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -26,6 +29,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
 from gpgpu_plugin.domain.why_not import placement as placement_rules
+from gpgpu_plugin.objects import scheduling as scheduling_obj
 
 SERVICE_DOWN = 'service_down'
 SERVICE_DISABLED = 'service_disabled'
@@ -62,13 +66,31 @@ class Asked:
 class Cloud(cloud_mod.Cloud):
     """Placement, Nova and Glance of a cloud, for one question."""
 
+    @functools.cached_property
+    def _flavors(self) -> list[typing.Any]:
+        return list(self.all_flavors())
+
+    def flavor_requests(self, most: int,
+                        ) -> tuple[scheduling_obj.CountedRequests, ...]:
+        """Return one request of each kind that flavors make.
+
+        They are those that nova-scheduler reads when it starts.
+
+        :param most: number of flavors
+        """
+        enabled = (flavor for flavor in self._flavors
+                   if not flavor.get('OS-FLV-DISABLED:disabled'))
+        kinds = dict.fromkeys(_kinds(itertools.islice(enabled, most)))
+        return tuple(
+            scheduling_obj.CountedRequests(kind, 1.0) for kind in kinds)
+
     def asked_by_flavor(self, name: str) -> Asked:
         """Return what a flavor requests, by name or ID.
 
         :raises NotFound: Nova has no such flavor
         :raises Invalid: its extra specs are no request
         """
-        for flavor in self.all_flavors():
+        for flavor in self._flavors:
             if name in (flavor['name'], flavor['id']):
                 return _asked(flavor, {}, ())
         raise exception.NotFound(
@@ -155,6 +177,16 @@ class Cloud(cloud_mod.Cloud):
                             'min_unit', 'max_unit', 'step_size')})
                 for name, record in self.placement(
                     f'{path}/inventories')['inventories'].items()})
+
+
+def _kinds(flavors: Iterable[Mapping[str, typing.Any]],
+           ) -> Iterator[scheduling_obj.RequestKind]:
+    for flavor in flavors:
+        # One whose extra specs are wrong cannot be requested.
+        with contextlib.suppress(exception.Invalid):
+            yield scheduling_obj.RequestKind.of(
+                flavor['vcpus'], flavor['ram'],
+                request_mod.from_extra_specs(flavor['extra_specs']))
 
 
 def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],

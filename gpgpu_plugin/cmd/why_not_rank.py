@@ -20,13 +20,16 @@ import dataclasses
 import typing
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import candidates as candidates_mod
+from gpgpu_plugin.cmd import cloud as cloud_mod
 from gpgpu_plugin.cmd import why_not_cloud
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import catalogue
 from gpgpu_plugin.scheduler_weights import ranking
 
 if typing.TYPE_CHECKING:
@@ -66,16 +69,32 @@ def view(api: conductor_api.ConductorAPI) -> scheduler_view.SchedulerView:
             return found
 
 
+def flavors(source: why_not_cloud.Cloud,
+            ) -> Sequence[scheduling_obj.CountedRequests]:
+    """Return the requests that flavors make; empty: they cannot be read.
+
+    nova-scheduler does without them, too.
+    """
+    try:
+        return source.flavor_requests(catalogue.MOST_FLAVORS)
+    except cloud_mod.ERRORS:
+        return ()
+
+
 def ranks(seen: scheduler_view.SchedulerView, policy: str,
           asked: why_not_cloud.Asked,
-          fitting: Iterable[candidates_mod.Candidate]) -> Mapping[str, Rank]:
+          fitting: Iterable[candidates_mod.Candidate],
+          possible: Sequence[scheduling_obj.CountedRequests],
+          ) -> Mapping[str, Rank]:
     """Return the ranks of hosts that fit, by the UUID of the node.
 
     :param policy: ``[gpgpu] weight_policy``
+    :param possible: see ``flavors``
     """
     hosts = list(fitting)
-    kind = asked.request, asked.vcpus, asked.ram, asked.guest_nodes
-    weigher = ranking.Ranking(seen, policy)
+    kind = (seen.own_demands(asked.request), asked.vcpus, asked.ram,
+            asked.guest_nodes)
+    weigher = ranking.Ranking(seen, policy, possible)
     scores: list[float] = []
     # One decision works out no more than NEW states.
     for _ in range(0, len(hosts) + 1, ranking.NEW):
@@ -86,12 +105,23 @@ def ranks(seen: scheduler_view.SchedulerView, policy: str,
             for host, score in zip(hosts, scores, strict=True)}
 
 
-def remark(seen: scheduler_view.SchedulerView, policy: str,
-           fitting: int) -> str:
+def remark(seen: scheduler_view.SchedulerView, policy: str, fitting: int,
+           possible: Sequence[scheduling_obj.CountedRequests]) -> str:
     """Return how the ranks came about, for the reader."""
-    mix = (f'the {len(seen.mix.requests)} most frequent kinds of requests'
-           if seen.mix else 'equally many requests for one, two, four and '
-                            'eight GPUs of each kind, since too few requests '
-                            'have arrived')
     return (f'rank among {fitting} hosts that fit, by policy {policy}, for '
-            f'{mix}; {NOT_INCLUDED}')
+            f'{_mix(seen, possible)}; {NOT_INCLUDED}')
+
+
+def _mix(seen: scheduler_view.SchedulerView,
+         possible: Sequence[scheduling_obj.CountedRequests]) -> str:
+    if seen.mix is not None and _has_gpus(seen, seen.mix.requests):
+        return f'the {len(seen.mix.requests)} most frequent kinds of requests'
+    if _has_gpus(seen, possible):
+        return 'the cloud\'s flavors alike, since too few requests arrived yet'
+    return ('equally many requests for one, two, four and eight GPUs of each '
+            'kind, since too few requests have arrived')
+
+
+def _has_gpus(seen: scheduler_view.SchedulerView,
+              counted: Iterable[scheduling_obj.CountedRequests]) -> bool:
+    return any(seen.has_class(kind.resource_class) for kind, _ in counted)

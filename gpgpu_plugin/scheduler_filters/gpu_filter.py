@@ -119,7 +119,7 @@ class GpuFilter(filters.BaseHostFilter):
                 reason=request_mod.Reason.CONDUCTOR_UNAVAILABLE,
                 detail=str(exc)))
         return self._filter(
-            hosts, spec_obj, request_view.own_demands(request, view), view)
+            hosts, spec_obj, view.own_demands(request), view)
 
     def _filter_exact(self, hosts: list[nova_types.HostState],
                       spec_obj: nova_types.RequestSpec,

@@ -93,7 +93,7 @@ class GpuNUMATopologyFilter(numa_topology_filter.NUMATopologyFilter):
         except (exception.Invalid, exception.ConductorUnavailable) as exc:
             LOG.warning('GpuNUMATopologyFilter ignores GPUs: %s', exc)
             return None
-        request = request_view.own_demands(request, view)
+        request = view.own_demands(request)
         return (request, view) if request else None
 
     def _passes_near(self, host: nova_types.HostState,

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
@@ -28,7 +27,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
@@ -196,12 +194,3 @@ def read_exact(spec_obj: nova_types.RequestSpec,
             spec_obj.get_scheduler_hint(exact.HINT)))),
         flavor_classes=tuple(
             demand.resource_class for demand in request.demands))
-
-
-def own_demands(request: request_mod.Request,
-                view: scheduler_view.SchedulerView) -> request_mod.Request:
-    """Return the part of a request that is for the plugin's classes."""
-    return dataclasses.replace(request, demands=tuple(
-        demand for demand in request.demands
-        if view.has_class(demand.resource_class)
-        or naming.is_reserved_class(demand.resource_class)))

@@ -26,6 +26,9 @@ from gpgpu_plugin.scheduler_filters import scheduler_host
 _NUMBERS = (1, 2, 4, 8)
 """Numbers of GPUs that requests are assumed to have, until some arrived."""
 
+MOST_FLAVORS = 1000
+"""Flavors that are read; a cloud with more of them has counts soon."""
+
 
 class Catalogue:
     """Resource classes that some hosts offer.

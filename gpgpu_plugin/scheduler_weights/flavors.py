@@ -25,14 +25,13 @@ from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import requests
+from gpgpu_plugin.scheduler_weights import catalogue
 
 LOG = logging.getLogger(__name__)
 
 PAGE = 200
 """Flavors of one query."""
 
-MOST = 1000
-"""Flavors that are read; a cloud with more of them has counts soon."""
 
 
 def read() -> tuple[scheduling_obj.CountedRequests, ...]:
@@ -59,7 +58,7 @@ def _flavors() -> Iterator[nova_types.Flavor]:
     """Yield the flavors that are not disabled, page by page."""
     context = nova_context.get_admin_context()
     marker = None
-    for _ in range(MOST // PAGE):
+    for _ in range(catalogue.MOST_FLAVORS // PAGE):
         page = list(objects.FlavorList.get_all(
             context, filters={'disabled': False}, limit=PAGE,
             marker=marker))

@@ -128,7 +128,7 @@ class WhyNotTest(base.CommandTestCase):
             host: rank for host, (rank, _) in ranks.items()})
         self.assertGreater(ranks['h1'][1], ranks['h2'][1])
         self.assertIn('rank among 2 hosts that fit, by policy pack, for '
-                      'equally many requests for one, two, four', remarks)
+                      'the cloud\'s flavors alike, since', remarks)
         self.assertIn('not included: the other weighers of Nova', remarks)
         self.conf.set_override('weight_policy', 'spread', 'gpgpu')
         self.assertEqual({'h1': 2, 'h2': 1}, {
@@ -142,28 +142,83 @@ class WhyNotTest(base.CommandTestCase):
             host: rank for host, (rank, _) in ranks.items()})
         self.assertIn('rank among 2 hosts', remarks)
 
-    def test_rank_and_score_are_those_of_gpu_weigher(self):
-        self.second_host()
-        self.claim(3)
-        requests = self.conductor._service._requests
-        requests.add([scheduling.ArrivedRequests(
-            scheduling.RequestKind(4, 512, GPU, 2),
-            tuple(str(uuid.uuid4()) for _ in range(100)))])
-        requests.run_once()
-        ranks, remarks = self.ranks()
-        self.assertIn('the 1 most frequent kinds of requests', remarks)
+    def flavors(self, *specs):
+        """Let the cloud have these flavors beside the one that is asked for.
+        """
+        self.answers['/flavors/detail'] = {'flavors': [FLAVOR, *(
+            {**FLAVOR, 'id': f'f{number}', 'name': f'f{number}',
+             'extra_specs': dict(extra)}
+            for number, extra in enumerate(specs))]}
+
+    def scores(self, *possible):
+        """Return the weigher's score by host, with requests of flavors."""
         view = scheduler_view.SchedulerViewCache(self.api).refresh()
-        self.assertIsNotNone(view.mix)
         hosts = [types.SimpleNamespace(
             uuid=conductor_base.node_uuid(host), vcpus_total=48,
             cpu_allocation_ratio=2.0, vcpus_used=0, free_ram_mb=10 ** 6,
             total_usable_ram_mb=10 ** 6, ram_allocation_ratio=1.0,
             allocation_candidates=[]) for host in ('h1', 'h2')]
-        scores = ranking.Ranking(view, 'pack').scores(hosts, (
+        found = ranking.Ranking(view, 'pack', [
+            scheduling.CountedRequests(kind, 1.0) for kind in possible],
+        ).scores(hosts, (
             request_mod.from_extra_specs(FLAVOR['extra_specs']), 4, 512,
             None))
-        self.assertEqual([round(score, 6) for score in scores],
-                         [ranks['h1'][1], ranks['h2'][1]])
+        return dict(zip(('h1', 'h2'), (round(score, 6) for score in found),
+                        strict=True))
+
+    def test_rank_and_score_are_those_of_gpu_weigher(self):
+        self.second_host()
+        self.claim(3)
+        pair, one, plain = (
+            scheduling.RequestKind(4, 512, GPU, 2),
+            scheduling.RequestKind(4, 512, GPU, 1),
+            scheduling.RequestKind(4, 512))
+        # The third is a duplicate; the fourth cannot be requested.
+        self.flavors({f'resources:{GPU}': '1'}, {}, {f'resources:{GPU}': '1'},
+                     {f'resources:{GPU}': 'x'})
+        self.answers['/flavors/detail']['flavors'].append({
+            **FLAVOR, 'id': 'f9', 'name': 'f9', 'vcpus': 40,
+            'OS-FLV-DISABLED:disabled': True})
+        ranks, remarks = self.ranks()
+        self.assertIn('the cloud\'s flavors alike, since too few requests '
+                      'arrived yet', remarks)
+        expected = self.scores(pair, one, plain)
+        self.assertNotEqual(self.scores(), expected)
+        self.assertEqual(
+            expected, {host: score for host, (_, score) in ranks.items()})
+        requests = self.conductor._service._requests
+        requests.add([scheduling.ArrivedRequests(
+            pair, tuple(str(uuid.uuid4()) for _ in range(100)))])
+        requests.run_once()
+        ranks, remarks = self.ranks()
+        self.assertIn('the 1 most frequent kinds of requests', remarks)
+        expected = self.scores(pair, one, plain)
+        self.assertNotEqual(self.scores(), expected)
+        self.assertEqual(
+            expected, {host: score for host, (_, score) in ranks.items()})
+
+    def test_devices_of_another_service_do_not_decide_the_rank(self):
+        self.second_host()
+        self.claim(2)
+        expected, _ = self.ranks()
+        self.answers['/flavors/detail'] = {'flavors': [
+            {**FLAVOR, 'extra_specs': {
+                **FLAVOR['extra_specs'], 'resources:CUSTOM_FPGA': '4'}},
+            {**FLAVOR, 'name': 'plain'}]}
+        ranks, _ = self.ranks()
+        self.assertEqual({'h1': 1, 'h2': 2}, {
+            host: rank for host, (rank, _) in ranks.items()})
+        self.assertEqual(expected, ranks)
+
+    def test_flavors_that_cannot_be_read_are_left_out(self):
+        self.second_host()
+        self.answers[f'/servers/{base.INSTANCE}'] = {'server': {
+            **SERVER, 'flavor': FLAVOR}}
+        self.answers['/flavors/detail'] = 403
+        done = self.manage('why-not', '--server', base.INSTANCE,
+                           connect=self.cloud.connect)
+        self.assertEqual(0, done.code, done.err)
+        self.assertIn('equally many requests for one, two, four', done.err)
 
     def test_hosts_beyond_the_long_answer_are_asked_for_alone(self):
         self.second_host()

@@ -57,8 +57,8 @@ class RequestViewTest(base.BaseTestCase):
         demands = [request.Demand(resource_class=name, count=1) for name in (
             'CUSTOM_FPGA', make.RC, 'CUSTOM_GPU_UNKNOWN')]
         self.assertEqual(
-            tuple(demands[1:]), request_view.own_demands(
-                request.Request(demands=tuple(demands)), view).demands)
+            tuple(demands[1:]), view.own_demands(
+                request.Request(demands=tuple(demands))).demands)
 
     def test_view_comes_from_the_cache(self):
         api = make.FakeAPI(make.changes(make.groups('h')))

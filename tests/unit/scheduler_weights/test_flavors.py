@@ -16,6 +16,7 @@ from nova import objects
 from oslotest import base
 
 from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.scheduler_weights import catalogue
 from gpgpu_plugin.scheduler_weights import flavors
 
 
@@ -59,9 +60,10 @@ class FlavorsTest(base.BaseTestCase):
 
     def test_flavors_are_read_in_pages_up_to_a_limit(self):
         self.cloud(*[flavor(number, vcpus=number, PGPU='1')
-                     for number in range(1, flavors.MOST + 2)])
-        self.assertEqual(flavors.MOST, len(flavors.read()))
-        self.assertEqual(flavors.MOST // flavors.PAGE, len(self.pages))
+                     for number in range(1, catalogue.MOST_FLAVORS + 2)])
+        self.assertEqual(catalogue.MOST_FLAVORS, len(flavors.read()))
+        self.assertEqual(
+            catalogue.MOST_FLAVORS // flavors.PAGE, len(self.pages))
 
     def test_scheduler_starts_without_the_database(self):
         def get_all(*_args, **_kwargs):
