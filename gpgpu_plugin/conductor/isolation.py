@@ -217,16 +217,14 @@ class Isolation:
     def _try(self, aggregate: isolation_cloud.Aggregate, move: _Move) -> bool:
         """Move a host; return whether it is where it belongs.
 
-        :raises SDKException: Nova does not answer
+        :raises ERRORS: Nova does not answer
         """
         act = (self._cloud.add_host if move.kind == 'isolate'
                else self._cloud.remove_host)
         try:
             act(aggregate, move.host)
-        except (sdk_exceptions.BadRequestException,
-                sdk_exceptions.ConflictException,
-                sdk_exceptions.NotFoundException) as exc:
-            # Only of this host, such as one without a service in Nova.
+        except sdk_exceptions.HttpException as exc:
+            # It may concern this host alone, such as one without a service.
             self._fail(move.host, f'{move.kind}: {exc}')
             return False
         self._succeed(move.host)

@@ -35,6 +35,7 @@ class FakeCloud:
     :ivar calls: names of the methods that were called
     :ivar error: raised by each of them
     :ivar unknown: hosts that Nova does not have
+    :ivar refused: hosts that Nova does not move, by its error
     """
 
     def __init__(self):
@@ -43,6 +44,7 @@ class FakeCloud:
         self.calls = []
         self.error = None
         self.unknown = set()
+        self.refused = {}
 
     def _called(self, name):
         self.calls.append(name)
@@ -68,6 +70,8 @@ class FakeCloud:
                         aggregate.hosts)
 
     def _change(self, aggregate, hosts, host):
+        if host in self.refused:
+            raise self.refused[host]
         if host in self.unknown:
             raise sdk_exceptions.NotFoundException(f'no host {host}')
         self.aggregates[aggregate.id] = dataclasses.replace(
@@ -186,6 +190,23 @@ class AlwaysTest(IsolationTestCase):
         self.assertEqual({'h2'}, self.cloud.hosts)
         self.assertEqual([('isolate', 'h2')], self.events())
         self.assertEqual(1, self.log.output.count('no host h1'))
+
+    def test_host_that_nova_refuses_to_move_stops_no_other(self):
+        self.report_second_host()
+        for error, words in (
+                (sdk_exceptions.HttpException('it broke', http_status=500),
+                 'it broke'),
+                (sdk_exceptions.ForbiddenException(
+                    'not yours', http_status=403), 'not yours')):
+            self.cloud.add('gpus', METADATA)
+            self.cloud.refused['h1'] = error
+            self.isolation = self.keeper()
+            self.assertEqual(['find', 'add h1', 'add h2'], self.run_once())
+            self.assertEqual({'h2'}, self.cloud.hosts)
+            self.assertIn(
+                'WARNING Cannot update the hosts of aggregate gpus (h1), '
+                'trying again every 60 s: isolate: ', self.log.output)
+            self.assertIn(words, self.log.output)
 
     def test_other_conductor_has_the_lock(self):
         self.useFixture(fixtures.MockPatch(
