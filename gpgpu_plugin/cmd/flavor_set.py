@@ -87,6 +87,11 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
           classes: set[str]) -> dict[str, str]:
     """Make a flavor request exactly these GPUs; other keys stay.
 
+    So does the trait of hosts with GPUs, unless none is requested: whether
+    such hosts are isolated, only the conductor's configuration says for sure,
+    and the trait does no harm where they are not.
+
+    :param specs: empty: it requests no GPUs
     :param classes: resource classes of all variants
     :returns: the extra specs that were removed
     :raises Conflict: the flavor still requests other GPUs, too
@@ -101,7 +106,8 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
             json={'extra_specs': specs}, microversion=MICROVERSION))
     removed = {key: before[key]
                for key in sorted(before.keys() - specs.keys())
-               if _is_ours(key, classes)}
+               if _is_ours(key, classes)
+               and not (specs and key == naming.GPU_HOST_KEY)}
     left = list(removed)
     while left:
         try:

@@ -126,10 +126,15 @@ class FlavorSetTest(base.CommandTestCase):
         self.assertEqual(isolated, self.nova.specs)
         self.json('flavor', 'unset', 'gpu', connect=self.nova.connect)
         self.assertEqual({}, self.nova.specs)
+
+    def test_set_without_isolation_keeps_the_trait_until_unset(self):
+        trait = {'trait:CUSTOM_GPGPU_HOST': 'required'}
+        self.nova.specs.update(trait)
         self.set('--gpu', 'H100=2')
-        self.conf.clear_override('isolation_aggregate', 'gpgpu')
-        self.set('--gpu', 'H100=2')
-        self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
+        self.assertEqual({**trait, 'resources:CUSTOM_GPU_H100': '2'},
+                         self.nova.specs)
+        self.json('flavor', 'unset', 'gpu', connect=self.nova.connect)
+        self.assertEqual({}, self.nova.specs)
 
     def test_unset_of_an_unknown_flavor_is_refused(self):
         self.assertIn('flavor none: ', super().refused(
