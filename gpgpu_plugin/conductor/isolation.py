@@ -53,6 +53,11 @@ INTERVAL = 60.0
 REREAD = 600.0
 """Seconds after which an aggregate is read again though no host changed."""
 
+LEAVE_AFTER = 1800.0
+"""Seconds that a member without groups stays. A variant that is made anew, a
+host that starts without its IOMMU and a database that was restored lack groups
+for some minutes, in which instances without GPUs would fill the host."""
+
 TIMEOUT = 30.0
 """Seconds that an API may take for an answer."""
 
@@ -105,6 +110,9 @@ class Isolation:
         self._failed: set[str] = set()
         # The hosts that were found right, and until when they are believed.
         self._right: tuple[Sequence[gpu_host.GPUHost], float] = ((), 0.0)
+        # When hosts had groups last; others may have had some until now.
+        self._seen: dict[str, float] = {}
+        self._began_at = clock()
         self._thread = periodic.Periodic(
             'gpgpu-isolation', INTERVAL, self.run_once)
         if self._name:
@@ -124,10 +132,11 @@ class Isolation:
     def run_once(self) -> None:
         """Move the hosts that are not where they belong; never raises."""
         try:
+            hosts = self._hosts()
             with sync_lock.held_if_free(
                     self._db.engine, sync_lock.ISOLATION) as is_held:
                 if is_held:
-                    self._compare()
+                    self._compare(hosts)
         except (*isolation_cloud.ERRORS,
                 exception.GPUPluginException) as exc:
             self._fail('', str(exc).partition('\n')[0])
@@ -139,9 +148,19 @@ class Isolation:
         else:
             self._succeed('')
 
-    def _compare(self) -> None:
+    def _hosts(self) -> Sequence[gpu_host.GPUHost]:
+        """Return the hosts with groups.
+
+        Conductors that do not compare have to know them, too: they may
+        compare next.
+        """
         with self._db.reader() as session:
             hosts = gpu_host.load(session)
+        self._seen |= dict.fromkeys(
+            (host.name for host in hosts), self._clock())
+        return hosts
+
+    def _compare(self, hosts: Sequence[gpu_host.GPUHost]) -> None:
         if self._is_right(hosts):
             return
         aggregate = self._aggregate()
@@ -149,8 +168,20 @@ class Isolation:
         self._failed &= {'', *(move.host for move in moves)}
         done = [not self._stopping.is_set() and self._try(aggregate, move)
                 for move in moves]
-        self._right = (hosts, self._clock() + REREAD) if all(done) else (
-            (), 0.0)
+        self._right = (hosts, self._right_until(hosts, aggregate)) if (
+            all(done)) else ((), 0.0)
+
+    def _right_until(self, hosts: Sequence[gpu_host.GPUHost],
+                     aggregate: isolation_cloud.Aggregate) -> float:
+        """Return when Nova is to be read again, or a member may leave."""
+        now = self._clock()
+        without = aggregate.hosts - {host.name for host in hosts}
+        return min((now + REREAD, *(at for at in map(
+            self._leaves_at, without) if at > now)))
+
+    def _leaves_at(self, name: str) -> float:
+        """Return when a member that has no groups now leaves."""
+        return self._seen.get(name, self._began_at) + LEAVE_AFTER
 
     def _is_right(self, hosts: Sequence[gpu_host.GPUHost]) -> bool:
         """Return whether nothing changed that decides about the members.
@@ -193,9 +224,11 @@ class Isolation:
                 self._threshold, before=name in aggregate.hosts)))
         kinds: dict[event.Kind, Sequence[str]] = {
             'isolate': moves.enter, 'unisolate': moves.leave}
+        now = self._clock()
         return [_Move(kind=kind, host=name,
                       detail=self._detail(free.get(name)))
-                for kind, names in kinds.items() for name in names]
+                for kind, names in kinds.items() for name in names
+                if name in free or self._leaves_at(name) <= now]
 
     def _free(self, host: gpu_host.GPUHost) -> rules.FreeResources:
         """Return what a host has left; Placement is asked if it matters."""
@@ -208,7 +241,8 @@ class Isolation:
     def _detail(self, left: rules.FreeResources | None) -> str:
         aggregate = f'aggregate {self._name}'
         if left is None:
-            return f'{aggregate}: it has no groups of GPUs'
+            return (f'{aggregate}: it has had no groups of GPUs for '
+                    f'{LEAVE_AFTER / 60:.0f} minutes')
         if self._threshold is None:
             return f'{aggregate}: it has groups of GPUs'
         return (f'{aggregate}: {left.describe()}, each of which needs '

@@ -23,6 +23,7 @@ from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import isolation_cloud
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from tests.unit.conductor import base
 
@@ -148,10 +149,40 @@ class AlwaysTest(IsolationTestCase):
         self.cloud.add('gpus', METADATA, ['h1'])
         self.assertEqual(['find', 'add h2'], self.run_once())
 
-    def test_host_without_groups_leaves(self):
+    def pass_time(self, until):
+        """Compare each minute; return the moves."""
+        found = []
+        while self.now < until:
+            found += [(self.now, call) for call in self.run_once()
+                      if call != 'find']
+        return found
+
+    def test_host_leaves_when_it_has_lacked_groups_for_long(self):
         self.cloud.add('gpus', METADATA, ['h1', 'cpu1'])
-        self.assertEqual(['find', 'remove cpu1'], self.run_once())
+        self.assertEqual([(isolation.LEAVE_AFTER, 'remove cpu1')],
+                         self.pass_time(isolation.LEAVE_AFTER + 600))
         self.assertEqual([('unisolate', 'cpu1')], self.events())
+        self.assertIn('it has had no groups of GPUs for 30 minutes',
+                      self.log.output)
+
+    def test_host_whose_groups_come_back_stays(self):
+        self.pass_time(3000)
+        other = self.keeper()
+        for _ in range(3):
+            # Longer than LEAVE_AFTER in all, and another one's turn later.
+            variant_admin.delete(self.db, 'H100')
+            self.assertEqual([], self.pass_time(self.now + 1200))
+            variant_admin.create(self.db, self.content.variant)
+            self.assertEqual([], self.pass_time(self.now + 60))
+            other.run_once()
+        variant_admin.delete(self.db, 'H100')
+        began_at = self.now
+        self.isolation = other
+        self.assertEqual([], self.pass_time(began_at + 1500))
+        self.assertEqual(['remove h1'], [
+            call for _, call in self.pass_time(began_at + 1860)])
+        self.assertEqual(['unisolate'], [
+            kind for kind, _ in self.events()][1:])
 
     def test_aggregate_of_somebody_else_is_left_alone(self):
         self.cloud.add('gpus', {'availability_zone': 'west'}, ['cpu1'])
