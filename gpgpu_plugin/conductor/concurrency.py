@@ -28,11 +28,12 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import transport as rpc_transport
 
-THREADS = 36
-"""Default of [DEFAULT] executor_thread_pool_size of a conductor: the threads
-that serve hosts.
+CONNECTIONS = 48
+"""Connections to the database that a conductor has at most by default.
 
-Two conductors then have fewer connections than PostgreSQL allows by default.
+Two conductors have fewer than PostgreSQL allows by default: 100, of which 3
+are an administrator's. What other threads do not need is the default of
+[DEFAULT] executor_thread_pool_size: the threads that serve hosts.
 """
 
 THREADS_OF: Mapping[gpgpu_context.CallerKind, int] = {
@@ -60,16 +61,21 @@ _OTHERS = 2 + sum(THREADS_OF.values())
 """Threads that do not serve hosts. Two of them serve nobody: those for leases
 and changes of variants."""
 
-_READERS = 2
-"""Threads that use the database, but not the broker: those that read the
-metrics and count refusals."""
+_READERS = 7
+"""Connections of threads that use the database, but do not answer calls: one
+each for metrics, refusals, requests, moved cards and notifications, and two
+for the isolated aggregate, whose lock is a session."""
+
+VENDORDATA_THREADS = 8
+"""Further ones that use the database, if Nova asks for vendordata."""
 
 
 def set_defaults(conf: cfg.ConfigOpts) -> None:
     """Set the limits that the configuration files do not have."""
     rpc_transport.register_server_opts(conf)
     api.register_opts(conf)
-    conf.set_default('executor_thread_pool_size', THREADS)
+    conf.set_default('executor_thread_pool_size',
+                     CONNECTIONS - _OTHERS - _readers(conf))
     threads = conf.executor_thread_pool_size
     conf.set_default('rabbit_qos_prefetch_count', min(PREFETCH, threads),
                      'oslo_messaging_rabbit')
@@ -81,8 +87,18 @@ def set_defaults(conf: cfg.ConfigOpts) -> None:
                      'oslo_messaging_rabbit')
     conf.set_default(
         'max_overflow',
-        max(0, threads + _OTHERS + _READERS - conf.database.max_pool_size),
-        'database')
+        max(0, _needed(conf) - conf.database.max_pool_size), 'database')
+
+
+def _readers(conf: cfg.ConfigOpts) -> int:
+    return _READERS + (
+        VENDORDATA_THREADS if conf.gpgpu.vendordata_bind else 0)
+
+
+def _needed(conf: cfg.ConfigOpts) -> int:
+    """Return how many connections all threads need at the same time."""
+    threads: int = conf.executor_thread_pool_size
+    return threads + _OTHERS + _readers(conf)
 
 
 def check(conf: cfg.ConfigOpts) -> None:
@@ -100,7 +116,7 @@ def check(conf: cfg.ConfigOpts) -> None:
                    f'executor_thread_pool_size); set it in this range, or '
                    f'remove it')
     connections = _connections(conf)
-    needed = threads + _OTHERS + _READERS
+    needed = _needed(conf)
     if connections is not None and connections < needed:
         raise exception.ConfigInvalid(
             option='[database] max_pool_size and max_overflow',

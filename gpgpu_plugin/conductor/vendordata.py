@@ -33,6 +33,7 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -53,8 +54,6 @@ CONNECTIONS = 64
 
 LARGEST = 1 << 20
 """Bytes of a request. Nova sends the user data, which has up to 64 KiB."""
-
-_THREADS = 8
 
 _Kind = tuple[tuple[str, str | None], ...]
 
@@ -180,7 +179,8 @@ class _Answers:
     def __init__(self, db: api.Database) -> None:
         self._db = db
         self._executor = futures.ThreadPoolExecutor(
-            _THREADS, thread_name_prefix='gpgpu-vendordata')
+            concurrency.VENDORDATA_THREADS,
+            thread_name_prefix='gpgpu-vendordata')
 
     def ask(self, instance_uuid: str, project_id: str) -> object:
         """Return the GPUs of an instance.
