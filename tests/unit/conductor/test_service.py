@@ -75,6 +75,8 @@ class IsolationTest(base.BaseTestCase):
         cloud.add('gpus', test_isolation.METADATA, ['gone'])
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.isolation.connect', lambda conf: cloud))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.isolation.LEAVE_AFTER', 0.0))
         conductor = service.ConductorService(conf, database=self.useFixture(
             database.Database(conf)).db)
         self.assertEqual([], cloud.calls)
