@@ -148,6 +148,10 @@ def _check(question: objects.DrainQuestion) -> None:
         raise exception.Invalid(
             field='instances', value=len(question.leaving),
             expected=f'at most {most}; name fewer hosts')
+    if len(question.kinds) > most:
+        raise exception.Invalid(
+            field='kinds', value=len(question.kinds),
+            expected=f'at most {most}')
     most = why_not_contract.OPTIONS_AT_ONCE
     for kind in question.kinds:
         if len(kind.options) > most:

@@ -90,6 +90,9 @@ class Hosts:
         request = why_not.own_demands(session, asked.request)
         options: dict[str, Sequence[plan_mod.Amounts]] = {}
         for first in range(0, len(asked.options), _AT_ONCE):
+            if not has_time():
+                self.cut = True
+                break
             some = asked.options[first:first + _AT_ONCE]
             rows = host_db.by_node_uuids(
                 session, [option.node_uuid for option in some])
@@ -103,9 +106,6 @@ class Hosts:
                                     asked.guest_nodes) is not None):
                     options[row.name] = option.allocations
             if len(options) >= needed:
-                break
-            if not has_time() and len(asked.options) > first + _AT_ONCE:
-                self.cut = True
                 break
         return plan_mod.Kind(request=request, guest_nodes=asked.guest_nodes,
                              options=options)

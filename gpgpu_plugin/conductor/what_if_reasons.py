@@ -56,7 +56,7 @@ def of(session: orm.Session, hosts: what_if_hosts.Hosts, kind: plan_mod.Kind,
     """
     refusals: list[objects.HostFinding] = []
     best: tuple[tuple[int, int, str], str, smallest.Proposal] | None = None
-    for name in _names(session, hosts, kind):
+    for name in _names(session, hosts, kind) if has_time() else ():
         host = plan.hosts.get(name, hosts.values[name])
         found = host_mod.findings(host, kind.request, kind.guest_nodes)
         refusals += (objects.HostFinding(host=name, finding=one)

@@ -170,10 +170,17 @@ class DrainTest(base.ConductorTestCase):
         self.assertTrue(self.ask(
             {'i1': asked(9)}, targets=names, seconds=0).cut)
 
+    def test_no_host_is_loaded_when_time_is_over(self):
+        instances = {f'i{number}': asked(1) for number in range(200)}
+        answer = self.ask(instances, targets=('h2',), seconds=0)
+        # h1 alone, which is to be drained.
+        self.assertEqual((1, True), (answer.examined, answer.cut))
+
     def test_too_much_is_refused(self):
         for fields in (
                 {'leaving': {f'i{number}': 0 for number in range(257)}},
                 {'leaving': {'i1': 1}},
+                {'kinds': (objects.Kind(request=asked(1), options=()),) * 257},
                 {'kinds': (objects.Kind(request=asked(1), options=(
                     objects.Option(node_uuid='n', allocations=()),) * 1001),
                 )},
