@@ -71,19 +71,24 @@ class FakeHost(local.LocalHost):
     @classmethod
     def for_machine(cls, name: str, folder: str,
                     numvfs: Mapping[str, int] | None = None, *,
-                    withhold_degraded: bool = False) -> FakeHost:
+                    withhold_degraded: bool = False,
+                    owner: str | None = None) -> FakeHost:
         """Return a host for the machine in a folder.
 
         The machine is built if the folder has none. An existing one is kept
         as it is, as hardware outlives a restart of nova-compute.
 
         :param name: see gpgpu_plugin.host.fake.machine.load
+        :param owner: whose cards have serial numbers of their own; None: those
+            of the description
         :raises NotFound: no such machine
         :raises Invalid: the file is not a machine
         """
         machine = machine_mod.load(name)
         if not (pathlib.Path(folder) / 'bus/pci/devices').is_dir():
             machine_mod.build(machine, folder)
+            if owner is not None:
+                machine_mod.number_cards(folder, owner)
         return cls(folder, numvfs, withhold_degraded=withhold_degraded)
 
     @classmethod
@@ -93,5 +98,5 @@ class FakeHost(local.LocalHost):
         return cls.for_machine(
             conf.gpgpu_fake.machines.get(host, conf.gpgpu_fake.machine),
             os.path.join(conf.gpgpu.state_path, 'machines', host),
-            conf_gpgpu.numvfs(conf),
+            conf_gpgpu.numvfs(conf), owner=host,
             withhold_degraded=conf.gpgpu.withhold_degraded)

@@ -22,6 +22,7 @@ gpgpu_plugin.host.fake.recording). Descriptions are package data
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.resources
 import os
 import pathlib
@@ -37,6 +38,7 @@ import yaml
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import health_files
@@ -164,6 +166,23 @@ def dump(tree: tree_mod.Tree, reference: str) -> str:
          'source': 'recorded', 'reference': reference, 'facts': {},
          'tree': tree}, Dumper=_Dumper, sort_keys=False,
         default_flow_style=None)
+
+
+def number_cards(root: str | os.PathLike[str], owner: str) -> None:
+    """Give the cards of a tree serial numbers that no other owner's have.
+
+    Cards of two hosts with the same number would stand for one card that was
+    moved. Numbers that identify nothing stay.
+    """
+    own = hashlib.sha256(owner.encode()).digest()[:2]
+    for file in pathlib.Path(root).glob('bus/pci/devices/*/config'):
+        found = file.read_bytes()
+        at = config_space.serial_number_at(found)
+        if at is not None and found[at:at + 8] not in (
+                bytes(8), b'\xff' * 8):
+            file.write_bytes(found[:at + 1] + bytes(
+                byte ^ other for byte, other in zip(
+                    found[at + 1:at + 3], own, strict=True)) + found[at + 3:])
 
 
 def build(machine: Machine, root: str | os.PathLike[str],

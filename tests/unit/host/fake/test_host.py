@@ -95,6 +95,13 @@ class ConfigurationTest(FakeHostTestCase):
         self.assertEqual({'h1', 'h3'},
                          set(os.listdir(f'{self.folder}/machines')))
 
+    def test_cards_of_two_hosts_have_other_serial_numbers(self):
+        self.conf.set_override('machine', 'pcie-l40s-4', 'gpgpu_fake')
+        numbers = [[gpu.dsn for gpu in self.gpus(self.make(name), '26b9')]
+                   for name in ('h1', 'h3', 'h1')]
+        self.assertEqual(numbers[0], numbers[2])
+        self.assertEqual(8, len({*numbers[0], *numbers[1]}), numbers)
+
     def test_configured_vfs_are_made(self):
         self.conf.set_override(
             'sriov_numvfs', ['8086:56C0=3'], 'gpgpu')
