@@ -129,13 +129,15 @@ def machine(setting: Setting) -> fake_host.FakeHost:
     """Return the fake machine of a host; the first call creates it."""
     with mock.patch.object(fake_kernel, 'FakeKernel', _Kernel):
         return fake_host.FakeHost.for_machine(
-            MACHINE, str(setting.folder / 'sys'))
+            MACHINE, str(setting.folder / 'sys'), owner=setting.folder.name)
 
 
 def _nova(setting: Setting) -> nova_mod.Nova:
     """Return the model of Nova, and let the plugin ask it."""
     nova = nova_mod.Nova(setting.folder.parent)
     mock.patch.object(orphans, 'location_of', nova.location).start()
+    mock.patch.object(orphans, '_read', lambda uuid: types.SimpleNamespace(
+        deleted=nova.location(uuid) is None)).start()
     mock.patch.object(roles, 'location', lambda instance: nova.location(
         instance.uuid)).start()
     return nova
