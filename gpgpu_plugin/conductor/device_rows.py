@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import uuid
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -25,9 +24,9 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import unit_device
 from gpgpu_plugin.domain.allocation import offer
 
 
@@ -58,29 +57,12 @@ def _row(session: orm.Session, group: capacity.LoadedGroup,
          unit: offer.Selection,
          taken: Collection[str]) -> device_db.DeviceRow:
     rows = {row.stable_id: row for row in group.rows.devices}
-    gpu_row = rows[unit.gpu_id]
-    if unit.vgpu_type == naming.PASSTHROUGH:
-        return gpu_row
-    gpu = next(gpu for gpu in group.value.gpus if gpu.id == unit.gpu_id)
-    free = (group.value.free_vfs(gpu) if gpu.has_vf_vgpus
-            else group.value.free_mdev_rows(gpu))
-    for device in free:
-        if device.id not in taken:
-            return rows[device.id]
-    created = new_mdev_row(session, gpu_row, free_number(gpu, {
-        *taken, *(child.id for child in group.value.children[gpu.id])}))
+    device = unit_device.of_unit(group.value, unit, taken)
+    if device.id in rows:
+        return rows[device.id]
+    created = new_mdev_row(session, rows[unit.gpu_id], device.id)
     session.flush()
     return device_db.row_of(created)
-
-
-def free_number(gpu: group_rules.Device, stable_ids: Collection[str]) -> str:
-    """Return the stable id of a new mdev row of a GPU.
-
-    :param stable_ids: stable ids of the existing rows
-    """
-    return next(
-        stable_id for number in itertools.count()
-        if (stable_id := pci.mdev_row_id(gpu.id, number)) not in stable_ids)
 
 
 def new_mdev_row(session: orm.Session, gpu: device_db.AnyDevice,

@@ -11,21 +11,19 @@
 #    under the License.
 """The host after a claim, as values.
 
-GPUs are selected by the same function as in a claim of the conductor, and
-their devices by the same rules (conductor.device_rows).
+GPUs and their devices are selected by the same functions as in a claim of the
+conductor.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Collection
 from collections.abc import Iterable
 
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_mod
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import unit_device
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -83,7 +81,7 @@ def _group_after(group: group_mod.GroupCapacity,
                  ) -> group_mod.GroupCapacity:
     taken: dict[str, group_mod.Device] = {}
     for unit in units:
-        device = _device(group, unit, taken)
+        device = unit_device.of_unit(group, unit, taken)
         is_whole = unit.vgpu_type == naming.PASSTHROUGH
         taken[device.id] = dataclasses.replace(
             device, state=device_rules.DeviceState.ASSIGNED,
@@ -95,24 +93,3 @@ def _group_after(group: group_mod.GroupCapacity,
     return dataclasses.replace(group, devices=(
         *(taken.get(device.id, device) for device in group.devices),
         *(device for device in taken.values() if device.id not in known)))
-
-
-def _device(group: group_mod.GroupCapacity, unit: offer_mod.Selection,
-            taken: Collection[str]) -> group_mod.Device:
-    """Return the device of a unit: the GPU, a VF or an mdev row."""
-    gpu = next(gpu for gpu in group.gpus if gpu.id == unit.gpu_id)
-    if unit.vgpu_type == naming.PASSTHROUGH:
-        return gpu
-    free = (group.free_vfs(gpu) if gpu.has_vf_vgpus
-            else group.free_mdev_rows(gpu))
-    return next((device for device in free if device.id not in taken),
-                None) or _new_mdev_row(group, gpu, taken)
-
-
-def _new_mdev_row(group: group_mod.GroupCapacity, gpu: group_mod.Device,
-                  taken: Collection[str]) -> group_mod.Device:
-    existing = {*taken, *(child.id for child in group.children[gpu.id])}
-    names = (pci.mdev_row_id(gpu.id, number) for number in itertools.count())
-    return group_mod.Device(
-        id=next(name for name in names if name not in existing),
-        parent_id=gpu.id, kind=device_rules.DeviceKind.MDEV)

@@ -16,7 +16,6 @@ from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import offer
-from tests.fixtures import group as make
 from tests.unit.conductor import vgpu_base
 
 PF = vgpu_base.t4(0, vgpu_mechanism='vf', sriov_totalvfs=16, sriov_numvfs=3)
@@ -51,11 +50,6 @@ class MdevTest(TakeCase):
 
     def test_whole_gpu_is_its_own_row(self):
         self.assertEqual([('', None)], self.take(naming.PASSTHROUGH))
-
-    def test_new_row_takes_the_lowest_free_number(self):
-        gpu = make.gpu()
-        self.assertEqual('/gpu0/mdev1', device_rows.free_number(
-            gpu, {'/gpu0/mdev0', '/gpu0/mdev2'}))
 
 
 class VFTest(TakeCase):

@@ -1,0 +1,54 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Which device a unit of a claim gets: the GPU, a VF or an mdev row.
+
+The claim and the plan of a drain (domain.what_if) select units of GPUs; this
+is the rule of both for what comes next.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import group as group_mod
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.allocation import offer
+
+
+def of_unit(group: group_mod.GroupCapacity, unit: offer.Selection,
+            taken: Collection[str]) -> group_mod.Device:
+    """Return the device of a unit; an mdev row may be new.
+
+    :param taken: ids of devices that other units of the claim got
+    """
+    gpu = next(gpu for gpu in group.gpus if gpu.id == unit.gpu_id)
+    if unit.vgpu_type == naming.PASSTHROUGH:
+        return gpu
+    free = (group.free_vfs(gpu) if gpu.has_vf_vgpus
+            else group.free_mdev_rows(gpu))
+    found = next((device for device in free if device.id not in taken), None)
+    return found or group_mod.Device(
+        id=free_mdev_id(gpu.id, {
+            *taken, *(child.id for child in group.children[gpu.id])}),
+        parent_id=gpu.id, kind=device_rules.DeviceKind.MDEV)
+
+
+def free_mdev_id(gpu_id: str, existing: Collection[str]) -> str:
+    """Return the stable id of a new mdev row of a GPU.
+
+    :param existing: stable ids of the rows that exist
+    """
+    ids = (pci.mdev_row_id(gpu_id, number) for number in itertools.count())
+    return next(mdev_id for mdev_id in ids if mdev_id not in existing)
