@@ -71,9 +71,7 @@ def find(assignments: Sequence[claim.Assignment],
             '%s there. They stay assigned while it runs', instance_uuid, host,
             ', '.join(sorted(found)))
         return frozenset()
-    if found and domain is liveness.Domain.INACTIVE and _read(
-            instance_uuid) is None:
-        # It may be in another database than the one that was read.
+    if found and _is_unknown(instance_uuid, domain):
         LOG.warning(
             'Instance %s has a guest on %s, which is off, and Nova has no '
             'record of it. Its assignments %s stay. Undefine the domain, or '
@@ -130,10 +128,23 @@ def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
         frozenset() if domain is liveness.Domain.ACTIVE
         or instance_uuid in building else
         liveness.unused(assignments, location, host, domain))
+    if unused and _is_unknown(instance_uuid, domain):
+        unused = frozenset()
+        reason = (f'Nova has no record of instance {instance_uuid}, and its '
+                  f'guest on {host} is {domain}')
     for assignment in assignments:
         yield claim.Usage(
             uuid=assignment.uuid, used=assignment.uuid not in unused,
             reason=reason)
+
+
+def _is_unknown(instance_uuid: str, domain: liveness.Domain) -> bool:
+    """Return whether a host has the guest of an instance that Nova lacks.
+
+    The record may be in another database than the one that was read.
+    """
+    return (domain is liveness.Domain.INACTIVE
+            and record_of(instance_uuid) is None)
 
 
 def location_of(instance_uuid: str) -> liveness.Location | None:
@@ -146,11 +157,11 @@ def location_of(instance_uuid: str) -> liveness.Location | None:
     :raises Conflict: it changed each time while it was read
     """
     for _ in range(_READINGS):
-        instance = _read(instance_uuid)
+        instance = record_of(instance_uuid)
         if instance is None or instance.deleted:
             return None
         location = roles.location(instance)
-        again = _read(instance_uuid)
+        again = record_of(instance_uuid)
         if again is not None and (instance.host, instance.task_state) == (
                 again.host, again.task_state):
             return location
@@ -159,7 +170,7 @@ def location_of(instance_uuid: str) -> liveness.Location | None:
         reason='it changes while Nova is asked where it is')
 
 
-def _read(instance_uuid: str) -> nova_types.Instance | None:
+def record_of(instance_uuid: str) -> nova_types.Instance | None:
     """Return the record of an instance, deleted or not, if there is one."""
     try:
         instance: nova_types.Instance = objects.Instance.get_by_uuid(

@@ -136,7 +136,7 @@ def _nova(setting: Setting) -> nova_mod.Nova:
     """Return the model of Nova, and let the plugin ask it."""
     nova = nova_mod.Nova(setting.folder.parent)
     mock.patch.object(orphans, 'location_of', nova.location).start()
-    mock.patch.object(orphans, '_read', lambda uuid: types.SimpleNamespace(
+    mock.patch.object(orphans, 'record_of', lambda uuid: types.SimpleNamespace(
         deleted=nova.location(uuid) is None)).start()
     mock.patch.object(roles, 'location', lambda instance: nova.location(
         instance.uuid)).start()

@@ -188,6 +188,18 @@ class FindTest(base.BaseTestCase):
             new_instance_type_id=1)]
         self.assertIn('m1, is error', self.usage(host='h2')[0].reason)
 
+    def test_guest_that_nova_has_no_record_of_uses_its_devices(self):
+        for domain, used in (('inactive', True), ('absent', False)):
+            with mock.patch.object(
+                    objects.Instance, 'get_by_uuid',
+                    side_effect=nova_exception.InstanceNotFound(
+                        instance_id='i1')):
+                [judged] = orphans.usage(
+                    [make.assignment()],
+                    lambda uuid, domain=domain: liveness.Domain(domain), ())
+            self.assertEqual(used, judged.used)
+            self.assertEqual(used, 'has no record' in judged.reason)
+
     def test_usage_is_unknown_where_nova_does_not_answer(self):
         with mock.patch.object(objects.Instance, 'get_by_uuid',
                                side_effect=RuntimeError('away')):

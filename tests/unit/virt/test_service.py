@@ -209,7 +209,7 @@ class InitHostTest(ServiceTestCase):
     def test_guest_that_may_run_uses_its_assignments(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans._read',
+                'gpgpu_plugin.virt.orphans.record_of',
                 return_value=types.SimpleNamespace(deleted=True)):
             for instance, runs in (
                     ('i1', True), ('i2', False), ('i3', True), ('i4', True),
