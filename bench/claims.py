@@ -41,7 +41,7 @@ _CLAIMERS = 64
 _HOSTS = 25
 _LARGER = 100
 _DEVICES = 8
-"""Of a host."""
+"""Number of devices of a host."""
 
 
 @contextlib.contextmanager

@@ -235,4 +235,4 @@ WORKLOADS: dict[str, Callable[[Sequence[host_mod.Request]], Requests]] = {
 """Workloads by name, of the requests of the list "default"."""
 
 HOSTS = {'starved-hosts': starved_hosts}
-"""How hosts are changed, for the workloads that change them."""
+"""Functions that change the hosts, by the workloads that have other hosts."""

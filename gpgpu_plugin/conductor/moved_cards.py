@@ -66,7 +66,7 @@ at which it was heard."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Record:
-    """What was last known about a card in another place.
+    """Last known state of a card in another place.
 
     :ivar state: retired, quarantined or dirty; None: it was clean
     """

@@ -83,7 +83,7 @@ class NoCandidate:
 
     @property
     def kind(self) -> scheduling.RequestKind:
-        """What it has in common with others in the mix of requests."""
+        """Kind of the request, as the mix of requests counts it."""
         return scheduling.RequestKind.of(
             self.vcpus, self.memory_mib, self.request)
 

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What would happen if hosts were drained (gpgpu-manage what-if).
+"""Plan for the instances of hosts that would be drained (what-if drain).
 
 Nothing is claimed, written or locked. The rules are those of
 ``domain.what_if``.

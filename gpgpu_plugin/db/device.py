@@ -118,9 +118,9 @@ def identity(device: models.Device) -> pci.Identity:
 
 
 def identity_before(device: models.Device) -> pci.Identity | None:
-    """Return what told the card from others that left the device's place.
+    """Return the identity of the card that left the device's place.
 
-    Return None if none did, or if an operator accepted the card that came.
+    :returns: None: none left, or an operator accepted the card that came
     """
     return (None if device.before_swap is None
             else pci.Identity.of(_pci_function(device.before_swap)))

@@ -175,7 +175,7 @@ ASKED: Mapping[DeviceEvent, str] = types.MappingProxyType({
     _E.DISTRUST: 'cleaned',
     _E.QUARANTINE: 'quarantined',
     _E.RETIRE: 'retired'})
-"""What was asked for with each event, in words: it cannot be ..."""
+"""Participle of each event, for messages: "it cannot be retired"."""
 
 _COMMAND = '"gpgpu-manage device'
 
@@ -190,7 +190,7 @@ ADVICE: Mapping[DeviceState, str] = types.MappingProxyType({
                     f'{_COMMAND} retire" takes it out of the cloud',
     _S.RETIRED: f'{_COMMAND} release" brings it back after a cleaning, '
                 f'{_COMMAND} replace" accepts another card in its place'})
-"""What an operator can do with a device in each state instead."""
+"""Advice to an operator whose command a device in a state refuses."""
 
 
 def refusal(state: DeviceState, asked: str) -> str:

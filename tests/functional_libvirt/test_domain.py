@@ -94,7 +94,7 @@ class DomainTest(base.BaseTestCase):
             self._check_addresses(tree)
 
     def _check_addresses(self, tree: etree.Element) -> None:
-        """Compare what the tenant is told with the domain of libvirt."""
+        """Compare what the tenant sees with the domain of libvirt."""
         found = guest_file.addresses(etree.tostring(tree).decode(), [
             (make.assignment(uuid=card[0]), host_base.Attachment(
                 functions=card)) for card in FUNCTIONS_BY_CARD])

@@ -33,9 +33,11 @@ from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
 
 MAX_COMBINATIONS = 500
-"""How many sets of nodes (of switches) are tried for the optimum. Beyond it
-the largest are taken first, which is optimal for one resource class and close
-to the optimum for several."""
+"""Number of sets of nodes (of switches) that are tried for the optimum.
+
+Beyond it the largest are taken first, which is optimal for one resource class
+and close to the optimum for several.
+"""
 
 _Policy = request_mod.AllocationPolicy
 _Pools = Mapping[str, Sequence[capacity.GPUCapacity]]

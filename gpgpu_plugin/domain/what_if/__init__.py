@@ -9,4 +9,4 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What would happen: where instances would go, in which order."""
+"""Plan of a drain: where instances would go, and in which order."""
