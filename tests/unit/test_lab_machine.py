@@ -16,6 +16,8 @@ import io
 import os
 import pathlib
 import re
+import signal
+import subprocess
 
 import fixtures
 from oslotest import base
@@ -44,6 +46,38 @@ class EmulatorCrashTest(base.BaseTestCase):
     def test_failure_of_the_guest_is_not_repeated(self):
         for code in (1, 124):
             self.assertEqual((code, 0), self.run_with(code))
+
+
+class HangTest(base.BaseTestCase):
+    """Guests that write nothing any more."""
+
+    def setUp(self):
+        super().setUp()
+        self.output = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path, 'stdout')
+
+    def wait_for(self, script):
+        """Return the exit code of a script instead of QEMU."""
+        with subprocess.Popen(
+                ['bash', '-c', script, 'qemu', self.output]) as process:
+            try:
+                return machine.wait_for(process, [self.output])
+            finally:
+                process.kill()
+
+    def test_guest_that_writes_nothing_is_ended(self):
+        self.useFixture(fixtures.MockPatchObject(machine, 'SILENCE', 0))
+        exc = self.assertRaises(
+            machine.EmulatorCrashed, self.wait_for, 'exec sleep 600')
+        self.assertIn('wrote nothing', str(exc))
+
+    def test_guest_that_writes_is_not_ended(self):
+        self.useFixture(fixtures.MockPatchObject(machine, 'SILENCE', 60))
+        self.assertEqual(3, self.wait_for('echo . >"$1"; sleep 2; exit 3'))
+
+    def test_guest_that_does_not_end_is_ended(self):
+        self.useFixture(fixtures.MockPatchObject(machine, 'TIMEOUT', 0))
+        self.assertEqual(-signal.SIGKILL, self.wait_for('exec sleep 600'))
 
 
 class CheckoutTest(base.BaseTestCase):

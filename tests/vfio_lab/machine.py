@@ -31,6 +31,7 @@ libc6-dev libelf1 make udev xz-utils zstd.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -41,8 +42,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Iterable
 
 from tests.fixtures import smbios
 
@@ -70,8 +71,12 @@ NESTED_CPU = (f'{CPU},vendor=AuthenticAMD,family=23,model=1,stepping=2,+svm,'
 MARK = 'gpgpu_lab'
 # Of one boot; a busy machine took three times as long as a quiet one.
 TIMEOUT = 1800
+# After so many seconds without output it is ended. No test takes a fifth of it
+# on a quiet machine.
+SILENCE = 900
 # QEMU 7.2 itself crashes now and then when a vCPU uses a mapping that another
-# one just changes: of what ran in it, that says nothing.
+# one just changes, and a guest whose own KVM runs may hang: of what ran in it,
+# that says nothing.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 RESTARTS = 2
 
@@ -280,17 +285,17 @@ def onboard_label(folder: pathlib.Path) -> pathlib.Path:
 
 
 class EmulatorCrashed(Exception):
-    """Error: QEMU itself crashed."""
+    """Error: QEMU itself crashed, or its guest hung."""
 
 
 def run(commands: list[list[str]]) -> int:
     """Run each command in its own boot, with one disk.
 
-    If QEMU crashed, everything is run again, and the output says so.
+    If QEMU crashed or hung, everything is run again, and the output says so.
 
     :returns: the exit code of the first that failed, else 0; 124 when a guest
-        did not end in time, or QEMU crashed each time; 2 when the guest would
-        not see what it is to run
+        did not end in time, or QEMU crashed or hung each time; 2 when the
+        guest would not see what it is to run
     """
     for path in (HERE, pathlib.Path.cwd(), *(
             pathlib.Path(command[0]) for command in commands)):
@@ -346,14 +351,16 @@ def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
     for path in (output, rc):
         path.unlink(missing_ok=True)
     began = time.monotonic()
-    code = _qemu(folder, out, image, ram, rom)
-    if output.exists():
-        sys.stdout.write(output.read_text())
-    if not rc.exists():
-        sys.stdout.write(
-            (folder / 'console').read_text(errors='replace')[-4000:])
-    sys.stdout.write(f'{time.monotonic() - began:.0f} s\n')
-    sys.stdout.flush()
+    try:
+        code = _qemu(folder, out, image, ram, rom)
+    finally:
+        if output.exists():
+            sys.stdout.write(output.read_text())
+        if not rc.exists():
+            sys.stdout.write(
+                (folder / 'console').read_text(errors='replace')[-4000:])
+        sys.stdout.write(f'{time.monotonic() - began:.0f} s\n')
+        sys.stdout.flush()
     if -code in CRASHES:
         raise EmulatorCrashed(
             f'QEMU itself ended by {signal.Signals(-code).name}')
@@ -389,13 +396,33 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
                   'cache=unsafe',
         '-device', 'virtio-blk-pci,drive=d0', *devices(rom)]
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
-        timer = threading.Timer(TIMEOUT, process.kill)
-        timer.start()
         try:
-            return process.wait()
+            return wait_for(process, (out / 'stdout', folder / 'console'))
         finally:
-            timer.cancel()
             process.kill()
+
+
+def wait_for(process: subprocess.Popen[bytes],
+             outputs: Iterable[pathlib.Path]) -> int:
+    """Return the exit code of QEMU, which is ended after TIMEOUT.
+
+    :param outputs: files to which the guest writes
+    :raises EmulatorCrashed: it wrote nothing for SILENCE
+    """
+    began = changed = time.monotonic()
+    sizes: list[int] = []
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(1)
+        now = time.monotonic()
+        found = [path.stat().st_size for path in outputs if path.exists()]
+        if found != sizes:
+            sizes, changed = found, now
+        if now - began > TIMEOUT:
+            process.kill()
+        if now - changed > SILENCE:
+            raise EmulatorCrashed(
+                f'The guest hung: it wrote nothing for {SILENCE} s')
 
 
 if __name__ == '__main__':
