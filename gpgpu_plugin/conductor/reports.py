@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import json
 import uuid
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -194,24 +195,44 @@ def _store(session: orm.Session, host: models.Host,
                 session, host, row, scan.health.get(function.id))
         seen[function.id] = row
     session.flush()
-    for function in scan.functions:
-        if function.pf in seen:
-            seen[function.id].parent_id = seen[function.pf].id
-            if function.id in new:
-                withdrawal.inherit(
-                    session, host, seen[function.pf], seen[function.id],
-                    known.children.get(seen[function.pf].id, ()))
-    for gpu in seen.values():
-        if gpu.state == device_rules.DeviceState.DIRTY:
-            withdrawal.hand_down(session, gpu, [
-                seen[function.id] for function in scan.functions
-                if function.pf == gpu.stable_id])
+    _relate(session, host, scan, seen, new, known)
     for stable_id, before in exchanged.items():
         retirement.occupy(
             session, host, before, seen[stable_id],
             [seen[function.id] for function in scan.functions
              if function.pf == stable_id])
-    for row in rows.values():
+    _lose(session, host, rows.values())
+    _move_mdev_rows(devices, seen.values())
+    moved_cards.check(session, host, seen.values(), returned, silent_after,
+                      rebooted=rebooted)
+
+
+def _relate(session: orm.Session, host: models.Host,
+            scan: objects.HostReport, seen: Mapping[str, models.Device],
+            new: Collection[str], known: _Known) -> None:
+    """Join VFs to their GPUs, and give them what holds for these.
+
+    :param seen: rows of the functions that the host reports, by stable ID
+    :param new: stable IDs of those whose row is new
+    """
+    for function in scan.functions:
+        gpu = seen.get(function.pf or '')
+        if gpu is not None:
+            seen[function.id].parent_id = gpu.id
+            if function.id in new:
+                withdrawal.inherit(session, host, gpu, seen[function.id],
+                                   known.children.get(gpu.id, ()))
+    for gpu in seen.values():
+        if gpu.state == device_rules.DeviceState.DIRTY:
+            withdrawal.hand_down(session, gpu, [
+                seen[function.id] for function in scan.functions
+                if function.pf == gpu.stable_id])
+
+
+def _lose(session: orm.Session, host: models.Host,
+          rows: Iterable[models.Device]) -> None:
+    """Record that the host does not report these devices any more."""
+    for row in rows:
         if row.present:
             row.present = False
             device_health.lose(row)
@@ -219,9 +240,6 @@ def _store(session: orm.Session, host: models.Host,
             if row.state != device_rules.DeviceState.RETIRED:
                 event_db.add(session, 'missing', host.name, row)
                 notification_db.device_seen(session, row)
-    _move_mdev_rows(devices, seen.values())
-    moved_cards.check(session, host, seen.values(), returned, silent_after,
-                      rebooted=rebooted)
 
 
 def _children(devices: Iterable[models.Device],
