@@ -123,7 +123,7 @@ class ConductorTestCase(base.BaseTestCase):
         hosts.begin(self.db, 'h1', NODE)
         with self.db.writer() as session:
             session.execute(sa.update(models.Host).values(
-                changed_at=time.time()))
+                changed_at=time.time(), heard_at=time.time()))
 
     @property
     def content(self):

@@ -97,6 +97,11 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
         self.assertEqual(f'1 hosts are known, {SAME}',
                          self.success(self.check()))
 
+    def test_host_of_a_test_is_not_silent_however_old_its_rows_are(self):
+        self.set_host(heard_at=1000.0)
+        self.renew()
+        self.success(self.check())
+
     def test_silent_host_is_named(self):
         self.report_second_host()
         self.set_host(heard_at=1000.0)
