@@ -439,6 +439,11 @@ class ResourceTracker:
                      task.address, self.host)
             self._schedule.require(_T.RECONCILE, _T.CLEAN)
         for answer in tasks.clean(self._host(), self._cleanings, skipped):
+            if answer is None:
+                # Another cleaning of the device has begun, maybe by a call
+                # that was given up here: whoever sent it, the device is not
+                # to wait for the next event.
+                self._schedule.require(_T.CLEAN)
             self.inventory.accept(answer)
             self.inventory.push()
 

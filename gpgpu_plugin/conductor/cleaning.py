@@ -157,6 +157,10 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
 
     def work(session: orm.Session) -> None:
         host, loaded, device = _lock(session, host_id, device_uuid, origin)
+        if (device.state == _State.CLEANING
+                and device.clean_attempt == attempt):
+            # The same call came twice, and its caller sees one answer only.
+            return
         _check(device, token, (_State.DIRTY, _State.CLEANING))
         now = device
         if now.state == _State.CLEANING:

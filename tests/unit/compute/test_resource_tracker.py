@@ -892,6 +892,13 @@ class DecisionTest(test_base.BaseTestCase):
         self.tracker._cleanings._notify()
         self.assertEqual([True], woken)
 
+    def test_device_that_another_cleaning_has_is_looked_at_again(self):
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.compute.tasks.clean', return_value=[None]))
+        self.tracker._schedule.take(tasks.Task.CLEAN)
+        self.tracker._clean()
+        self.assertTrue(self.tracker._schedule.is_due(tasks.Task.CLEAN))
+
     def test_cleaned_device_is_pushed_before_the_next_one(self):
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.compute.tasks.clean', return_value=['d1', 'd2']))

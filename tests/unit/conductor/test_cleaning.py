@@ -186,7 +186,7 @@ class StartedTest(CleaningCase):
         [task] = self.dirty()
         self.start(task)
         self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
-        self.start(task)
+        cleaning.started(self.db, task.device_uuid, task.token, 'another')
         self.assertEqual(
             ['clean_started', 'clean_interrupted', 'clean_started'],
             self.kinds()[-3:])
@@ -273,6 +273,18 @@ class AttemptTest(CleaningCase):
                     clean_token='a1', clean_attempt=None))
         [again] = cleaning.tasks(self.db, 'h1')
         self.finish(self.started(again, 'a2'), 'a2')
+        self.assertEqual({'available': 8}, self.states())
+
+    def test_start_that_is_delivered_twice_is_one(self):
+        [task] = self.dirty()
+        again = self.started(task, 'a1')
+        before = self.kinds()
+        # As its caller gets the answer to the second one only, it would
+        # otherwise leave the device, which would stay in state cleaning.
+        self.started(task, 'a1')
+        self.started(again, 'a1')
+        self.assertEqual(before, self.kinds())
+        self.finish(again)
         self.assertEqual({'available': 8}, self.states())
 
     def test_start_that_arrives_after_a_later_attempt_is_refused(self):
