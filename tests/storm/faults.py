@@ -53,17 +53,20 @@ class FaultInjector:
         self._numbers = itertools.count()
         self._second_starts: list[processes.SecondStart] = []
 
-    def inject(self, seconds: float) -> None:
+    def inject(self, seconds: float, is_enough: Callable[[], bool]) -> None:
         """Inject faults for some seconds, then end those that last.
 
+        :param is_enough: whether all that is to happen has happened; a slow
+            machine gets up to ten times as long for it
         :raises DoubleUse: a GPU was used twice
         :raises ProcessDied: a process ended that was not killed, or a second
             start for a host was accepted
         """
-        end = time.monotonic() + seconds
+        began = time.monotonic()
         faults: list[Callable[[], None]] = []
         try:
-            while time.monotonic() < end:
+            while (passed := time.monotonic() - began) < seconds or (
+                    passed < 10 * seconds and not is_enough()):
                 # All faults occur before one of them is repeated.
                 faults = faults or self._shuffled()
                 faults.pop()()

@@ -69,13 +69,16 @@ class Run:
     def __exit__(self, *exc_info: object) -> None:
         self._cloud.__exit__(*exc_info)
 
-    def inject_faults(self) -> None:
+    def inject_faults(self, is_enough: Callable[
+            [collections.Counter[str]], bool]) -> None:
         """Inject faults while the hosts claim, use and release GPUs.
 
+        :param is_enough: as for FaultInjector, by the counts so far
         :raises DoubleUse: a GPU was used twice
         :raises ProcessDied: a process ended that was not killed
         """
-        self._faults.inject(self._setting.seconds)
+        self._faults.inject(
+            self._setting.seconds, lambda: is_enough(self.counts()))
 
     def check(self) -> None:
         """End the workload, and check the outcome.

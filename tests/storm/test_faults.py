@@ -1,0 +1,50 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of the model of Nova."""
+"""Tests of how long faults are injected."""
+
+import itertools
+import random
+from unittest import mock
+
+import fixtures
+from oslotest import base
+
+from tests.storm import faults
+
+
+class DurationTest(base.BaseTestCase):
+
+    def injected(self, enough):
+        """Return how many faults there are, one a second, in two seconds.
+
+        :param enough: number of faults after which nothing is missing
+        """
+        injector = faults.FaultInjector(
+            mock.Mock(), 'sqlite://', random.Random(1))
+        found = []
+        for name, value in (('_wait', lambda *_, **__: None),
+                            ('_shuffled', lambda: [lambda: found.append(1)])):
+            self.useFixture(fixtures.MockPatchObject(injector, name, value))
+        self.useFixture(fixtures.MockPatchObject(
+            faults.time, 'monotonic', side_effect=itertools.count()))
+        injector.inject(2, lambda: len(found) >= enough)
+        return len(found)
+
+    def test_faults_take_their_time_though_all_was_there(self):
+        self.assertEqual(1, self.injected(enough=0))
+
+    def test_slow_machine_gets_longer(self):
+        self.assertEqual(7, self.injected(enough=7))
+
+    def test_machine_that_is_too_slow_ends(self):
+        self.assertEqual(19, self.injected(enough=1000))
