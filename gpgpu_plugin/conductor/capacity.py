@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -29,6 +30,11 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capability
+
+
+_KEPT = 10000
+"""Devices whose values are kept in memory, as the texts of their JSON columns
+are (db.device)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,9 +147,17 @@ def device(row: device_db.AnyDevice,
 
     :param stable_ids: of possible parents, by the row's id
     """
+    parent_id = stable_ids.get(row.parent_id or 0)
+    # An object of the ORM may change.
+    return (_kept if isinstance(row, device_db.DeviceRow) else _value)(
+        row, parent_id)
+
+
+def _value(row: device_db.AnyDevice,
+           parent_id: str | None) -> group_rules.Device:
     is_pci = row.kind == device_rules.DeviceKind.PCI
     return group_rules.Device(
-        id=row.stable_id, parent_id=stable_ids.get(row.parent_id or 0),
+        id=row.stable_id, parent_id=parent_id,
         kind=device_rules.DeviceKind(row.kind),
         state=device_rules.DeviceState(row.state),
         enabled=row.enabled, present=row.present,
@@ -153,3 +167,8 @@ def device(row: device_db.AnyDevice,
         function=device_db.pci_function(row) if is_pci else None,
         vgpus=device_db.vgpu_capability(row),
         driver=device_db.driver_capacity(row))
+
+
+# Most devices of a host are as they were when it was loaded before, and a
+# value keeps what was computed from it.
+_kept = functools.lru_cache(maxsize=_KEPT)(_value)

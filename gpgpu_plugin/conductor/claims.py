@@ -107,7 +107,7 @@ def claim(db: api.Database, request: objects.ClaimRequest,
             assigned = _assign(
                 session, host, request, selected, offers, lease)
             if assigned:
-                host_db.changed(host)
+                host_db.change(host)
                 loaded = loaded.after(
                     [row.device for row in assigned], claimed=assigned)
         variants = {group.rows.id: group.rows.variant.name
@@ -445,7 +445,7 @@ def _activate(session: orm.Session, host: models.Host,
         usage_db.begin(session, used, event_db.now())
     event_db.add_all(session, 'activate', host.name,
                      [(row.device, row) for row in rows])
-    host_db.changed(host)
+    host_db.change(host)
     return [now for _, now in changes]
 
 

@@ -41,6 +41,11 @@ _CHANGED_SINCE = _VERSIONS.where(
 _LIVE_AFTER = _VERSIONS.where(
     models.Host.deleted == 0, models.Host.id > sa.bindparam('after'),
 ).limit(sa.bindparam('limit', type_=sa.Integer))
+_TABLE = models.Base.metadata.tables['hosts']
+_CHANGE = sa.update(_TABLE).where(
+    _TABLE.c.id == sa.bindparam('host_id')).values(
+        generation=sa.bindparam('generation'),
+        changed_at=sa.bindparam('changed_at'))
 _BY_IDS = (sa.select(models.Host)
            .where(models.Host.id.in_(sa.bindparam('ids', expanding=True)))
            .order_by(models.Host.id))
@@ -196,12 +201,35 @@ def by_ids(session: orm.Session, ids: list[int]) -> list[models.Host]:
 
 def changed(host: models.Host) -> None:
     """Mark the (locked) host as changed, at a time in its transaction."""
-    session = orm.object_session(host)
-    assert session is not None
+    host.generation += 1
+    host.changed_at = _changed_at(host)
+
+
+def change(host: models.Host) -> None:
+    """Store at once that the (locked) host changed, as a claim does.
+
+    A flush of the session, as after ``changed``, takes twice as long.
+    """
+    values = {'generation': host.generation + 1,
+              'changed_at': _changed_at(host)}
+    _session(host).execute(_CHANGE, {'host_id': host.id, **values})
+    for name, value in values.items():
+        orm.attributes.set_committed_value(host, name, value)
+
+
+def _changed_at(host: models.Host) -> float:
+    """Return the time of changes in the transaction of a host."""
+    session = _session(host)
     if _CHANGED_AT not in session.info:
         session.info[_CHANGED_AT] = now(session)
-    host.generation += 1
-    host.changed_at = session.info[_CHANGED_AT]
+    at: float = session.info[_CHANGED_AT]
+    return at
+
+
+def _session(host: models.Host) -> orm.Session:
+    session = orm.object_session(host)
+    assert session is not None
+    return session
 
 
 def lock_row(session: orm.Session, name: str) -> models.Lock:

@@ -39,6 +39,9 @@ from gpgpu_plugin.domain.vgpu import vgpu_type as vgpu_type_mod
 
 _AVAILABLE = device_rules.DeviceState.AVAILABLE
 
+# Whether its host is drained; mix policy and unsupported_ok of its variant.
+_Circumstances = tuple[bool, str, bool]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Device:
@@ -96,6 +99,15 @@ class Device:
     def types(self) -> Mapping[str, vgpu_type_mod.VGPUType]:
         """Return the types that the GPU can be partitioned into, by name."""
         return driver_capacity.types(self.vgpus, self.driver)
+
+    @functools.cached_property
+    def capacities(self) -> dict[_Circumstances, capacity.GPUCapacity]:
+        """Return what is known of the GPU's capacity without vGPUs.
+
+        Most GPUs of a group stay as they are when one of them changes, and
+        keep what was computed for them (GroupCapacity).
+        """
+        return {}
 
     @property
     def has_vf_vgpus(self) -> bool:
@@ -285,7 +297,16 @@ class GroupCapacity:
     @functools.cached_property
     def gpu_capacities(self) -> tuple[capacity.GPUCapacity, ...]:
         """Return the capacity of each GPU, in the order of ``gpus``."""
-        return tuple(self._gpu_capacity(gpu) for gpu in self.gpus)
+        return tuple(self._gpu_capacity(gpu) if self.children[gpu.id]
+                     else self._kept_capacity(gpu) for gpu in self.gpus)
+
+    def _kept_capacity(self, gpu: Device) -> capacity.GPUCapacity:
+        """Return the capacity of a GPU without VFs and mdev rows."""
+        on = (self.draining, self.variant.mix_policy,
+              self.variant.unsupported_ok)
+        if on not in gpu.capacities:
+            gpu.capacities[on] = self._gpu_capacity(gpu)
+        return gpu.capacities[on]
 
     def _gpu_capacity(self, gpu: Device) -> capacity.GPUCapacity:
         used = [child for child in self.children[gpu.id]
