@@ -100,6 +100,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'simulate': (
         '--nodes nodes.csv --requests requests.csv --policy pack',
         '--nodes nodes.csv --requests requests.csv --policy fgd --seed 42 43',
+        '--nodes nodes.csv --requests requests.csv --policy pack '
+        '--link-partitions H100=partitions.json',
     ),
     'usage export': ('--to 2026-10.csv',),
     'usage list': (

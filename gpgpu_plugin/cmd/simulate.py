@@ -28,6 +28,8 @@ from cliff import lister
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import link_file
+from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain.simulation import arrivals
 from gpgpu_plugin.domain.simulation import trace
 from gpgpu_plugin.domain.weighing import host as host_mod
@@ -51,7 +53,13 @@ class Simulate(base.Command, lister.Lister):
             '--requests', required=True, metavar='CSV',
             help='requests: cpu_milli, memory_mib, num_gpu, gpu_milli (1000 '
                  'is a whole GPU), and optionally gpu_spec (models, "|" '
-                 'between them)')
+                 'between them) and linked (1: the GPUs must be exactly one '
+                 'link partition)')
+        parser.add_argument(
+            '--link-partitions', action='append', default=[],
+            metavar='[MODEL=]FILE',
+            help=f'{link_file.HELP}; of all nodes, or of those of one model, '
+                 f'repeatable; see "variant set"')
         parser.add_argument(
             '--policy', required=True, metavar='NAME',
             help='one of ' + ', '.join(policies.NAMES))
@@ -76,12 +84,38 @@ class Simulate(base.Command, lister.Lister):
                 expected='one of ' + ', '.join(policies.NAMES))
         load = _load(parsed_args.load)
         seeds = [_seed(text) for text in parsed_args.seed]
+        tables = [(text, _table(text))
+                  for text in parsed_args.link_partitions]
         hosts = trace.hosts(_lines(parsed_args.nodes), parsed_args.nodes)
+        for text, table in tables:
+            hosts = _with_links(hosts, text, table)
         requests = trace.requests(
             _lines(parsed_args.requests), parsed_args.requests)
         return COLUMNS, [
             _row(hosts, requests, parsed_args.policy, load, seed,
                  parsed_args.learn_mix) for seed in seeds]
+
+
+def _table(text: str) -> link_table.LinkTable:
+    """Return the table of ``FILE`` or ``MODEL=FILE``."""
+    return link_table.parse(link_file.read(
+        pathlib.Path(text.rpartition('=')[2])))
+
+
+def _with_links(hosts: list[host_mod.Host], text: str,
+                table: link_table.LinkTable) -> list[host_mod.Host]:
+    """Return hosts with the link partitions of a table.
+
+    :param text: as of ``_table``
+    """
+    model, separator, _ = text.rpartition('=')
+    models = {host.variant for host in hosts}
+    if separator and model not in models:
+        raise exception.Invalid(
+            field='--link-partitions', value=text,
+            expected='FILE, or MODEL=FILE with one of the models '
+                     + ', '.join(sorted(models)))
+    return trace.with_links(hosts, table, model if separator else None)
 
 
 def _row(hosts: list[host_mod.Host], requests: list[host_mod.Request],

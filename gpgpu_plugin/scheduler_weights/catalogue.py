@@ -56,7 +56,8 @@ class Catalogue:
         return frozenset() if found == self._every else found
 
     def request(self, vcpus: int, memory_mib: int,
-                demand: request_mod.Demand | None) -> weighing_host.Request:
+                demand: request_mod.Demand | None, *,
+                is_linked: bool = False) -> weighing_host.Request:
         """Return a request as the policy sees it."""
         if demand is None:
             return weighing_host.Request(
@@ -66,7 +67,8 @@ class Catalogue:
         variants = self.variants(demand.resource_class)
         if most == 1:
             return weighing_host.Request(
-                1000 * vcpus, memory_mib, demand.count, whole, variants)
+                1000 * vcpus, memory_mib, demand.count, whole, variants,
+                is_linked)
         # Several vGPUs as one large one: the policy knows no better.
         return weighing_host.Request(
             1000 * vcpus, memory_mib, 1,

@@ -205,9 +205,8 @@ class Ranking:
             return weighed_host.Score(
                 self._gain(groups[0], request, most), 0)
         state = found.states[groups[0].provider_uuid]
-        return self._choose_whole(
-            state.confined if request.is_linked else state,
-            self._catalogue.request(vcpus, memory_mib, demand))
+        return self._choose_whole(state, self._catalogue.request(
+            vcpus, memory_mib, demand, is_linked=request.is_linked))
 
     def _gain(self, group: scheduling_obj.GroupMasks,
               request: request_mod.Request, most: int) -> float:

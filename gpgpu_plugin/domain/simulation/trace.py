@@ -21,8 +21,11 @@ import re
 import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import link_table
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.weighing import host as host_mod
 
 _HOST_COLUMNS = ('cpu_milli', 'memory_mib', 'gpu', 'model')
@@ -97,7 +100,8 @@ def hosts(lines: Iterable[str], name: str) -> list[host_mod.Host]:
 def requests(lines: Iterable[str], name: str) -> list[host_mod.Request]:
     """Return the requests of a file, those that fit on no host too.
 
-    A file without the column gpu_spec binds no request to models.
+    A file without the column gpu_spec binds no request to models, and one
+    without the column linked has no request for linked GPUs.
 
     :param name: of the file, for errors
     :raises Invalid: a column is missing or malformed, or none needs a GPU
@@ -109,17 +113,55 @@ def requests(lines: Iterable[str], name: str) -> list[host_mod.Request]:
     return found
 
 
+def with_links(hosts: Sequence[host_mod.Host], table: link_table.LinkTable,
+               model: str | None = None) -> list[host_mod.Host]:
+    """Return hosts with the link partitions that a table states.
+
+    :param model: of the hosts that the table is for; None: it is for all
+    :raises Invalid: the table does not fit one of them
+    """
+    return [host._replace(links=_links(host, table))
+            if model in (None, host.variant) and host.free else host
+            for host in hosts]
+
+
+def _links(host: host_mod.Host,
+           table: link_table.LinkTable) -> host_mod.Links:
+    """Return the links of an idle host.
+
+    Which GPU has which name does not matter to a simulation.
+    """
+    gpus = len(host.free)
+    names = sorted(table.gpu_names, key=lambda name: (len(name), name))
+    if len(names) > gpus or (len(names) < gpus and (
+            table.named_by is link_table.NamedBy.ORDER)):
+        raise exception.Invalid(
+            field='link partitions', value=f'{len(names)} GPUs',
+            expected=f'those of a node of model {host.variant}, which has '
+                     f'{gpus} GPUs')
+    bits = {name: 1 << number for number, name in enumerate(names)}
+    return host_mod.Links(
+        partition.of(tuple(sorted(
+            sum(bits[name] for name in part)
+            for part in table.partitions.values()))),
+        (1 << gpus) - 1, is_confined=table.fabric)
+
+
 def _request(row: _Row) -> host_mod.Request:
     gpus = row.number('num_gpu', _MOST_GPUS)
     units = row.number('gpu_milli', host_mod.WHOLE)
     if gpus and (not units or (gpus > 1 and units < host_mod.WHOLE)):
         raise row.invalid(
             'gpu_milli', '1000, or 1 to 999 if num_gpu is 1')
+    is_linked = row.has('linked') and bool(row.number('linked', 1))
+    if is_linked and (not gpus or units < host_mod.WHOLE):
+        raise row.invalid('linked', '0, or a request of whole GPUs')
     return host_mod.Request(
         row.number('cpu_milli'), row.number('memory_mib'), gpus,
         units if gpus else 0,
         frozenset(filter(None, map(str.strip, row.text(
-            'gpu_spec').split('|')))) if row.has('gpu_spec') else frozenset())
+            'gpu_spec').split('|')))) if row.has('gpu_spec') else frozenset(),
+        is_linked)
 
 
 def _rows(lines: Iterable[str], name: str,

@@ -80,11 +80,12 @@ class Foresight(policy.Policy):
 
         Where exactly one partition must be taken, what it breaks says all.
         """
-        after, choice = (host_mod.after(host, request),
-                         links.choice(request.gpus))
+        after, choice = (
+            host_mod.after(host, request),
+            links.choice(request.gpus, is_linked=request.is_linked))
         if not after or choice is None:
             return []
-        if links.is_confined:
+        if links.is_confined or request.is_linked:
             return [policy.Choice(
                 links.guests * _GUEST - choice.cost, (), after[0])]
         return [policy.Choice(

@@ -26,7 +26,7 @@ class Links(typing.NamedTuple):
     """Link partitions of a host's GPUs, and which GPUs are free.
 
     :ivar free: GPUs that are free as a whole, as a bit mask
-    :ivar is_confined: whether a request must get exactly one partition
+    :ivar is_confined: whether every request must get exactly one partition
     :ivar guests: instances that have GPUs of the host
     """
 
@@ -35,9 +35,13 @@ class Links(typing.NamedTuple):
     is_confined: bool
     guests: int = 0
 
-    def choice(self, gpus: int) -> partition.Choice | None:
-        """Return the GPUs whose choice costs the least; None: no fit."""
-        if self.is_confined:
+    def choice(self, gpus: int, *,
+               is_linked: bool) -> partition.Choice | None:
+        """Return the GPUs whose choice costs the least; None: no fit.
+
+        :param is_linked: whether the request must get exactly one partition
+        """
+        if self.is_confined or is_linked:
             return self.partitions.best(self.free, gpus)
         return self.partitions.best_gpus(self.free, gpus)
 
@@ -45,6 +49,14 @@ class Links(typing.NamedTuple):
         """Return the links after an instance took some GPUs."""
         return self._replace(
             free=self.free & ~taken, guests=self.guests + 1)
+
+    def after_share(self, is_started: bool) -> Links:
+        """Return the links after an instance took a share of a GPU.
+
+        :param is_started: whether that was the first share of a GPU. A claim
+            takes it of the first GPU, whatever partitions that breaks
+        """
+        return self.after(self.free & -self.free if is_started else 0)
 
 
 class Host(typing.NamedTuple):
@@ -65,12 +77,6 @@ class Host(typing.NamedTuple):
     variant: str
     links: Links | None = None
 
-    @property
-    def confined(self) -> Host:
-        """Return the host for a request that needs linked GPUs."""
-        links = self.links and self.links._replace(is_confined=True)
-        return self._replace(links=links)
-
 
 class Request(typing.NamedTuple):
     """What an instance needs of its host.
@@ -78,6 +84,7 @@ class Request(typing.NamedTuple):
     :ivar gpus: number of GPUs
     :ivar units: units of each of them; less than WHOLE only if gpus is 1
     :ivar variants: variants that it accepts; empty: any
+    :ivar is_linked: whether its GPUs must be exactly one link partition
     """
 
     milli_vcpus: int
@@ -85,6 +92,7 @@ class Request(typing.NamedTuple):
     gpus: int
     units: int
     variants: frozenset[str]
+    is_linked: bool = False
 
     @property
     def total_units(self) -> int:
@@ -103,14 +111,20 @@ def after(host: Host, request: Request) -> list[Host]:
     if milli_vcpus < 0 or memory_mib < 0 or not accepts(
             request, host.variant):
         return []
-    links = host.links
-    if links is not None and request.units == WHOLE:
-        choice = links.choice(request.gpus)
+    links, states = host.links, _free_after(host.free, request)
+    if links is None:
+        return [] if request.is_linked else [
+            Host(milli_vcpus, memory_mib, free, host.variant)
+            for free in states]
+    if request.units == WHOLE:
+        choice = links.choice(request.gpus, is_linked=request.is_linked)
         if choice is None:
             return []
         links = links.after(choice.gpus)
-    return [Host(milli_vcpus, memory_mib, free, host.variant, links)
-            for free in _free_after(host.free, request)]
+    return [Host(
+        milli_vcpus, memory_mib, free, host.variant,
+        links.after_share(is_started=whole(free) < whole(host.free))
+        if 0 < request.units < WHOLE else links) for free in states]
 
 
 def accepts(request: Request, variant: str) -> bool:

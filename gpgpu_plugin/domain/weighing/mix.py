@@ -28,6 +28,10 @@ from gpgpu_plugin.domain.weighing import host as host_mod
 class Mix:
     """Requests with their shares, the commonest first.
 
+    A request for linked GPUs counts like one for as many others. What
+    schedulers send and conductors keep does not tell them apart, and that
+    would not help: a choice that breaks partitions has its cost anyway.
+
     :ivar shares: their sum is 1
     """
 
@@ -36,11 +40,15 @@ class Mix:
     @classmethod
     def count(cls, counts: Mapping[host_mod.Request, float]) -> Mix:
         """Return the mix of counted requests."""
-        total = sum(counts.values())
+        merged: dict[host_mod.Request, float] = {}
+        for request, number in counts.items():
+            key = request._replace(is_linked=False)
+            merged[key] = merged.get(key, 0) + number
+        total = sum(merged.values())
         # Equal counts are put in an order that no hash decides.
         return cls(shares={
-            request: counts[request] / total for request in sorted(
-                counts, key=lambda request: (-counts[request], _key(request)))
+            request: merged[request] / total for request in sorted(
+                merged, key=lambda request: (-merged[request], _key(request)))
         })
 
     @classmethod

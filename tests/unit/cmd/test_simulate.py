@@ -66,6 +66,27 @@ class SimulateTest(base.BaseTestCase):
             json.loads(out)[0][name]
             for name in ('allocated_percent', 'policy', 'seed'))))
 
+    def test_link_partitions_of_a_model(self) -> None:
+        nodes = NODES + '16000,65536,4,H100\n'
+        table = self.file('pairs.json', json.dumps({
+            'named_by': 'order', 'fabric': False,
+            'partitions': [[0, 1], [2, 3]]}))
+        requests = ('cpu_milli,memory_mib,num_gpu,gpu_milli,linked\n'
+                    '1000,1024,2,1000,1\n')
+        options = ('--link-partitions', f'H100={table}', '-f', 'json',
+                   '--load', '1')
+        for policy in ('pack', 'fgd', 'spread'):
+            code, out, _ = self.run_command(
+                *options, nodes=nodes, requests=requests, policy=policy)
+            # Two of seven requests get one of the H100's two pairs each.
+            self.assertEqual((0, 5), (code, json.loads(out)[0]['refused']))
+        self.assertIn("'A30=", self.refused(
+            '--link-partitions', f'A30={table}', nodes=nodes))
+        self.assertIn('which has 10 GPUs', self.refused(
+            '--link-partitions', table))
+        self.assertIn('absent.json', self.refused(
+            '--link-partitions', str(self.folder / 'absent.json')))
+
     def test_request_that_fits_on_no_node_is_refused(self) -> None:
         requests = REQUESTS + '1000,1024,20,1000,\n1000,1024,1,1000,H100\n'
         for policy in ('pack', 'fgd', 'random'):

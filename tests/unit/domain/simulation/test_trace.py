@@ -16,11 +16,16 @@ from __future__ import annotations
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import link_table
+from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.simulation import trace
+from gpgpu_plugin.domain.weighing import host as host_mod
 from tests.unit.domain.weighing import test_host
 
 NODES = 'sn,cpu_milli,memory_mib,gpu,model'
 REQUESTS = 'cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec'
+PAIRS = link_table.parse(
+    '{"named_by": "order", "partitions": [[0, 1], [2, 3]]}')
 
 
 class TraceTest(base.BaseTestCase):
@@ -47,6 +52,39 @@ class TraceTest(base.BaseTestCase):
         self.assertEqual([test_host.request()], trace.requests(
             [REQUESTS.removesuffix(',gpu_spec'), '4000,8192,1,1000'],
             'a.csv'))
+
+    def test_request_of_linked_gpus(self) -> None:
+        self.assertEqual(
+            [test_host.request(gpus=2, is_linked=True),
+             test_host.request(gpus=2)],
+            trace.requests(
+                [f'{REQUESTS},linked', '4000,8192,2,1000,,1',
+                 '4000,8192,2,1000,,0'], 'a.csv'))
+        for line in ('1,1,1,500,,1', '1,1,0,0,,1', '1,1,1,1000,,2'):
+            self.assertIn('a.csv line 2 column linked: ', self.message(
+                trace.requests, f'{REQUESTS},linked', line))
+
+    def test_link_partitions_of_nodes(self) -> None:
+        four = test_host.host(free=[1000] * 4, variant='H100')
+        found, other = trace.with_links(
+            [four, test_host.host()], PAIRS, 'H100')
+        self.assertEqual(host_mod.Links(
+            partition.of((0b0011, 0b1100)), 0b1111, is_confined=True),
+            found.links)
+        self.assertEqual(test_host.host(), other)
+        self.assertEqual([found] * 2, trace.with_links([four] * 2, PAIRS))
+
+    def test_link_partitions_that_do_not_fit_a_node(self) -> None:
+        for gpus in (2, 8):
+            self.assertIn(f'which has {gpus} GPUs', str(self.assertRaises(
+                exception.Invalid, trace.with_links,
+                [test_host.host(free=[1000] * gpus)], PAIRS)))
+        # Slots may be those of some GPUs only.
+        slots = link_table.parse(
+            '{"named_by": "slot", "partitions": [["a", "b"]]}')
+        [found] = trace.with_links(
+            [test_host.host(free=[1000] * 3)], slots)
+        self.assertEqual((partition.of((0b011,)), 0b111), found.links[:2])
 
     def test_whole_number_with_zeros_behind_the_point(self) -> None:
         self.assertEqual([test_host.request(units=460)], trace.requests(

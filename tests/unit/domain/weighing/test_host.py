@@ -34,9 +34,10 @@ def linked(free, guests=0, is_confined=True, **fields):
                              is_confined, guests))
 
 
-def request(vcpus=4, gib=8, gpus=1, units=1000, variants=ANY):
+def request(vcpus=4, gib=8, gpus=1, units=1000, variants=ANY,
+            is_linked=False):
     return host_mod.Request(vcpus * 1000, gib * 1024, gpus, units,
-                            frozenset(variants))
+                            frozenset(variants), is_linked)
 
 
 class AfterTest(base.BaseTestCase):
@@ -75,10 +76,31 @@ class AfterTest(base.BaseTestCase):
         loose = linked(0b0110_1111, is_confined=False)
         [state] = host_mod.after(loose, request(gpus=2))
         self.assertEqual(0b1111, state.links.free)
-        self.assertEqual(
-            0b0110_1100, host_mod.after(
-                loose.confined, request(gpus=2))[0].links.free)
-        self.assertEqual(host(), host().confined)
+
+    def test_request_of_linked_gpus_gets_a_partition(self) -> None:
+        loose = linked(0b0110_1111, is_confined=False)
+        [state] = host_mod.after(loose, request(gpus=2, is_linked=True))
+        self.assertEqual((0b0110_1100, False),
+                         (state.links.free, state.links.is_confined))
+        self.assertEqual([], host_mod.after(
+            linked(0b0110, is_confined=False),
+            request(gpus=2, is_linked=True)))
+        # Nothing is known of the links of this one.
+        self.assertEqual([], host_mod.after(
+            host(), request(is_linked=True)))
+
+    def test_share_of_an_idle_gpu_breaks_its_partitions(self) -> None:
+        started = linked(0b1111_0110)._replace(free=(500,) + (1000,) * 6)
+        in_part, idle = host_mod.after(started, request(units=400))
+        self.assertEqual(((100, *[1000] * 6), 0b1111_0110, 1),
+                         (in_part.free, *in_part.links[1:4:2]))
+        self.assertEqual(((500, 600, *[1000] * 5), 0b1111_0100, 1),
+                         (idle.free, *idle.links[1:4:2]))
+
+    def test_request_without_gpu_leaves_links_as_they_are(self) -> None:
+        before = linked(0b0110)
+        [state] = host_mod.after(before, request(gpus=0, units=0))
+        self.assertEqual(before.links, state.links)
 
     @given(strategies.lists(strategies.integers(0, 10), max_size=8),
            strategies.integers(1, 4), strategies.integers(1, 10))

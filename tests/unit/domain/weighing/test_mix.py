@@ -35,6 +35,13 @@ class MixTest(base.BaseTestCase):
             list(mix_mod.Mix.count({LARGE: 1, SMALL: 1}).shares),
             list(mix_mod.Mix.count({SMALL: 1, LARGE: 1}).shares))
 
+    def test_request_for_linked_gpus_counts_like_any_other(self) -> None:
+        linked = LARGE._replace(is_linked=True)
+        self.assertEqual({SMALL: .5, LARGE: .5}, mix_mod.Mix.count(
+            {SMALL: 2, LARGE: 1, linked: 1}).shares)
+        self.assertEqual({LARGE: 1.0}, mix_mod.Mix.learnt(
+            {LARGE: 1}, {linked}).shares)
+
     def test_learnt_mix_has_flavors_that_did_not_arrive_yet(self) -> None:
         few = mix_mod.Mix.learnt({SMALL: 50}, {SMALL, LARGE})
         self.assertEqual({SMALL: 2 / 3, LARGE: 1 / 3}, few.shares)
