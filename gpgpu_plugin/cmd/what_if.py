@@ -134,10 +134,15 @@ class WhatIfDrain(reach.Command, lister.Lister):
             f'{text.counted(answer.examined, "host")} examined)')
         if asked.cut or answer.cut:
             self.note('Placement has more candidates than were examined')
-        if any(kind.guest_nodes for kind in asked.question.kinds):
-            self.note('the host decides which GPUs a guest with a NUMA '
-                      'topology gets, so the instances after it may fit on '
-                      'other hosts')
+        numa = [one.leaving.instance_uuid for one in servers
+                if one.has_numa_topology]
+        if numa:
+            self.note(
+                'these servers have a NUMA topology, but only the hosts know '
+                'which of their NUMA nodes have the vCPUs and RAM for it; '
+                'they are planned as if all had, so a target may refuse them, '
+                'and servers after them may fit on other hosts: '
+                + ', '.join(dict.fromkeys(numa)))
         for remark in dict.fromkeys(
                 remark for one in servers if one.asked is not None
                 for remark in one.asked.remarks[1:]):
@@ -182,11 +187,13 @@ def _instance(server: what_if_servers.Server, move: objects.Move) -> Row:
                 if seconds is None else
                 f'the last cleaning of its GPUs took {seconds:.0f} s')
     first = f'{server.detail}; then ' if server.detail else ''
+    numa = ('; vCPUs and RAM of its NUMA nodes are not examined'
+            if server.has_numa_topology else '')
     return _line(
         server, target=move.target, reason=server.reason,
         detail=f'{first}cold migration: openstack server migrate --host '
                f'{move.target} {uuid}, and confirm it; a live migration is '
-               f'refused; {cleaning}')
+               f'refused; {cleaning}{numa}')
 
 
 def _refused(server: what_if_servers.Server,

@@ -52,6 +52,11 @@ class Server:
     reason: str | None = None
     detail: str = ''
 
+    @property
+    def has_numa_topology(self) -> bool:
+        """Return whether a plan depends on NUMA nodes of its target."""
+        return self.asked is not None and self.asked.guest_nodes is not None
+
 
 def examine(source: why_not_cloud.Cloud,
             leaving: objects.Leaving) -> Server:

@@ -17,14 +17,18 @@ conductor.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_mod
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import unit_device
 from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import guest_nodes as guest_nodes_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
@@ -36,15 +40,16 @@ def after(host: host_mod.Host, request: request_mod.Request,
           guest_nodes: int | None = None) -> host_mod.Host | None:
     """Return a host after the claim of a request; None: it is refused.
 
-    Which of several equally many GPUs a guest with a NUMA topology gets, its
-    host decides; here it gets those of a guest without one.
+    A guest with a NUMA topology gets GPUs as if all NUMA nodes of the host had
+    the vCPUs and RAM for it: only the host knows which of them have.
 
     :param guest_nodes: as of ``findings``
     """
     if host_mod.findings(host, request, guest_nodes):
         return None
     taken: dict[str, _Units] = {}
-    for resource_class, units in _selected(host, request).items():
+    for resource_class, units in _selected(
+            host, request, guest_nodes).items():
         found = host.offered(resource_class)
         assert found is not None
         taken.setdefault(found[0].provider_uuid, []).extend(units)
@@ -61,8 +66,8 @@ def available(host: host_mod.Host, request: request_mod.Request) -> int:
                for group, offered in filter(None, found))
 
 
-def _selected(host: host_mod.Host,
-              request: request_mod.Request) -> allocate.Selections:
+def _selected(host: host_mod.Host, request: request_mod.Request,
+              guest_nodes: int | None) -> allocate.Selections:
     offers: dict[str, offer_mod.TypeOffer] = {}
     policies: dict[str, request_mod.AllocationPolicy] = {}
     for demand in request.demands:
@@ -71,9 +76,25 @@ def _selected(host: host_mod.Host,
         group, offered = found
         offers[demand.resource_class] = group.offer(offered)
         policies[demand.resource_class] = group.allocation_policy
-    selected = allocate.allocate(
-        offers, host_mod.anywhere(request), policies)
+    selected = None
+    if guest_nodes is not None:
+        # The policy "socket" allows more nodes, but sockets are not known.
+        with contextlib.suppress(request_mod.Unsatisfiable):
+            selected = guest_nodes_mod.allocate_near(
+                offers, request, policies, _choices(offers, guest_nodes))
+    if selected is None:
+        selected = allocate.allocate(
+            offers, host_mod.anywhere(request), policies)
     return dict(sorted(selected.items()))
+
+
+def _choices(offers: Mapping[str, offer_mod.TypeOffer],
+             guest_nodes: int) -> list[frozenset[int]]:
+    """Return all sets of so many NUMA nodes that have GPUs."""
+    nodes = sorted({gpu.numa_node for offer in offers.values()
+                    for gpu in offer.gpus if gpu.numa_node is not None})
+    return [frozenset(chosen) for chosen in itertools.combinations(
+        nodes, min(guest_nodes, len(nodes)))]
 
 
 def _group_after(group: group_mod.GroupCapacity,

@@ -20,7 +20,7 @@ from tests.unit.conductor import base as conductor_base
 
 GPU = 'CUSTOM_GPU_H100'
 NODE = conductor_base.NODE
-NODE2 = conductor_base.node_uuid('h2')
+NODE2, NODE3 = map(conductor_base.node_uuid, ('h2', 'h3'))
 OTHER = 'd9428888-122b-41e1-b85c-5d3b8d7d4f2f'
 
 
@@ -87,6 +87,26 @@ class WhatIfDrainTest(base.CommandTestCase):
         self.assertIn('there may be a better one', self.remarks)
         self.assertIn('filters of Nova that were not examined: '
                       'ComputeCapabilitiesFilter', self.remarks)
+
+    def test_server_whose_numa_nodes_are_not_examined_is_named(self):
+        self.claim(2, OTHER)
+        self.report(host='h3', node_uuid=NODE3)
+        self.services.append({**self.services[0], 'host': 'h3'})
+        self.answers['/allocation_candidates'] = self.offered(
+            96, (NODE2, NODE3))
+        pinned = server(OTHER, 2)
+        pinned['server']['flavor']['extra_specs']['hw:numa_nodes'] = '1'
+        self.answers[f'/servers/{OTHER}'] = pinned
+        self.rows()
+        self.assertEqual(0, self.code)
+        self.assertEqual(
+            {base.INSTANCE: False, OTHER: True},
+            {line['Name']: 'NUMA nodes are not examined' in line['Detail']
+             for line in self.lines if line['What'] == 'instance'})
+        self.assertIn(f'other hosts: {OTHER}\n', self.remarks)
+        del pinned['server']['flavor']['extra_specs']['hw:numa_nodes']
+        self.rows()
+        self.assertNotIn('NUMA', self.remarks)
 
     def test_table_has_the_same_lines(self):
         done = self.manage('what-if', 'drain', 'h1',
