@@ -66,7 +66,7 @@ def _workloads(pyplot: typing.Any, figures: simulate.Figures) -> typing.Any:
                   height=.38, color=color, label=policy)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set(xlim=(70, 100),
+    axes.set(xlim=(50, 100),
              xlabel='GPUs allocated when 130 % were requested, % of all')
     axes.grid(axis='x', alpha=.3)
     axes.legend(loc='lower center', bbox_to_anchor=(.5, 1), ncols=2)
