@@ -101,7 +101,8 @@ def requests(lines: Iterable[str], name: str) -> list[host_mod.Request]:
     """Return the requests of a file, those that fit on no host too.
 
     A file without the column gpu_spec binds no request to models, and one
-    without the column linked has no request for linked GPUs.
+    without the column linked has no request for linked GPUs. A single GPU
+    need not be linked, as in domain.allocation.request.
 
     :param name: of the file, for errors
     :raises Invalid: a column is missing or malformed, or none needs a GPU
@@ -161,7 +162,7 @@ def _request(row: _Row) -> host_mod.Request:
         units if gpus else 0,
         frozenset(filter(None, map(str.strip, row.text(
             'gpu_spec').split('|')))) if row.has('gpu_spec') else frozenset(),
-        is_linked)
+        is_linked and gpus > 1)
 
 
 def _rows(lines: Iterable[str], name: str,

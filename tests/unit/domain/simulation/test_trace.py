@@ -60,6 +60,9 @@ class TraceTest(base.BaseTestCase):
             trace.requests(
                 [f'{REQUESTS},linked', '4000,8192,2,1000,,1',
                  '4000,8192,2,1000,,0'], 'a.csv'))
+        # One GPU meets every topology.
+        self.assertEqual([test_host.request()], trace.requests(
+            [f'{REQUESTS},linked', '4000,8192,1,1000,,1'], 'a.csv'))
         for line in ('1,1,1,500,,1', '1,1,0,0,,1', '1,1,1,1000,,2'):
             self.assertIn('a.csv line 2 column linked: ', self.message(
                 trace.requests, f'{REQUESTS},linked', line))
