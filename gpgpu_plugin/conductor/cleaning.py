@@ -225,9 +225,12 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
             reason=None if verdict is ledger_rules.Verdict.PASSED
             else rules.shortened(detail)))
         host_db.changed(host)
-        return ended, _offered(
-            session, host, loaded, now,
-            is_stored=driver_capacity.store(session, host, driver_capacities))
+        has_failed = verdict is ledger_rules.Verdict.FAILED
+        are_withheld = has_failed and withdrawal.withhold_vfs(
+            session, host, now)
+        is_stored = driver_capacity.store(session, host, driver_capacities)
+        return ended, _offered(session, host, loaded, now,
+                               are_others_changed=are_withheld or is_stored)
     ended, offered = db.write(work)
     observer(ended)
     return offered
@@ -235,17 +238,17 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
 
 def _offered(session: orm.Session, host: models.Host,
              loaded: capacity.LoadedHost, device: device_db.DeviceRow, *,
-             is_stored: bool) -> inventory_obj.HostInventory:
+             are_others_changed: bool) -> inventory_obj.HostInventory:
     """Return what a host offers after a cleaning.
 
     :param loaded: what was read before it
     :param device: as it is now
-    :param is_stored: the driver reported other capacities
+    :param are_others_changed: other rows are not as they were read
     """
     is_unsupported = _is_unsupported(loaded, device)
     if is_unsupported:
         variant_matching.apply(session, [host])
-    if is_stored or is_unsupported:
+    if are_others_changed or is_unsupported:
         return inventory.refresh(session, host)
     return inventory.refresh(session, host, loaded.after([device]).groups)
 

@@ -89,11 +89,29 @@ def has_passed(session: orm.Session, device_uuid: str,
     return False
 
 
-def last_reason(session: orm.Session, device_uuid: str) -> str | None:
-    """Return the reason in the newest record of a device, shortened."""
+def last_passed(session: orm.Session,
+                device_uuid: str) -> datetime.datetime | None:
+    """Return when a device passed a cleaning last (UTC), in whole seconds."""
+    for content in ledger_db.newest_first(session, device_uuid):
+        fields = json.loads(content)
+        if fields['verdict'] == rules.Verdict.PASSED:
+            return _time(fields['finished_at'])
+    return None
+
+
+def last_entry(session: orm.Session, device_uuid: str,
+               ) -> tuple[datetime.datetime, str | None] | None:
+    """Return the time (UTC) and the reason of the newest record of a device.
+
+    The reason is shortened.
+    """
     newest = next(iter(ledger_db.newest_first(session, device_uuid)), None)
-    reason = None if newest is None else json.loads(newest)['reason']
-    return None if reason is None else cleaning.shortened(reason)
+    if newest is None:
+        return None
+    fields = json.loads(newest)
+    return _time(fields['finished_at']), (
+        None if fields['reason'] is None
+        else cleaning.shortened(fields['reason']))
 
 
 def compared(session: orm.Session, device: device_db.AnyDevice,
@@ -137,3 +155,7 @@ def _settings(results: Iterable[cleaning.StepResult],
 
 def _text(at: datetime.datetime) -> str:
     return at.isoformat(timespec='seconds') + 'Z'
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=None)

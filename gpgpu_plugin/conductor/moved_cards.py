@@ -27,7 +27,7 @@ import dataclasses
 import datetime
 import functools
 import time
-import uuid as uuid_mod
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -36,7 +36,11 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import card_places
+from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import card as card_db
@@ -46,7 +50,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import ledger as ledger_rules
 
 LOG = logging.getLogger(__name__)
 
@@ -59,21 +62,19 @@ INTERVAL = 60
 SILENT_AFTER = 900.0
 """Seconds without a call after which a host may be off (default)."""
 
-_MARGIN = 60.0
-"""Seconds by which a host must have called later: the precision of the time
-at which it was heard."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Record:
     """Last known state of a card in another place.
 
     :ivar state: retired, quarantined or dirty; None: it was clean
+    :ivar is_whole: the whole card was not clean, rather than a VF or mdev
     """
 
-    seen: card_db.Sighting
+    seen: card_places.Place
     state: device_rules.DeviceState | None
     enabled: bool
+    is_whole: bool
 
     @property
     def is_clean(self) -> bool:
@@ -86,10 +87,9 @@ class _Record:
         device, host = self.seen.device, self.seen.host
         facts = [self.state or 'clean', *(
             [] if self.enabled else [device_rules.DISABLED])]
-        place = device_db.pci_function(device).address or device.address
         return cleaning.shortened(
-            f'it was at {place} of {host.name}, where it was '
-            f'{" and ".join(facts)}'
+            f'it was at {card_places.address(device)} of {host.name}, where '
+            f'it was {" and ".join(facts)}'
             + (f': {device.reason}' if device.reason else ''))
 
 
@@ -109,21 +109,41 @@ def check(session: orm.Session, host: models.Host,
         elsewhere, and nobody saw it
     """
     session.flush()
+    devices = list(devices)
+    _explain(session, [
+        device for device in devices if device.before_swap is not None
+        and device.parent_id is None and device.reason == device.swapped])
     now = event_db.now()
     arrived = _arrived(session, devices, returned, now, rebooted=rebooted)
     if not arrived:
         return
-    seen = card_db.with_numbers(
-        session, [card.dsn for card, _, _ in arrived if card.dsn],
-        [card.serial for card, _, _ in arrived if card.serial])
+    places = card_places.others(session, [gpu for _, gpu, _ in arrived])
     for card, gpu, before in arrived:
-        others = [other for other in seen if other.device is not gpu
-                  and _is_same(gpu, other.device)
-                  and _is_news(host, other, before)]
+        others = [other for other in places[gpu.uuid]
+                  if _is_news(host, other, before)]
         if others:
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
                    time.time() - silent_after)
+
+
+def _explain(session: orm.Session, came: Sequence[models.Device]) -> None:
+    """Say what cards were before that came in the place of another.
+
+    Whoever accepts one of them must know.
+    """
+    for uuid, others in (
+            card_places.others(session, came) if came else {}).items():
+        [gpu] = [device for device in came if device.uuid == uuid]
+        known = [other for other in others
+                 if other.host.id != gpu.host_id
+                 or not card_places.is_there(gpu, other.device)]
+        if not known:
+            continue
+        last = _record(session, max(
+            known, key=lambda other: other.found_at))
+        if not last.is_clean:
+            gpu.reason = cleaning.shortened(f'{gpu.swapped}; {last.text}')
 
 
 def _arrived(session: orm.Session, devices: Iterable[models.Device],
@@ -161,16 +181,7 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
     return found
 
 
-def _is_same(gpu: models.Device, other: models.Device) -> bool:
-    """Return whether two rows may stand for one card."""
-    one = device_db.identity(gpu)
-    two = device_db.identity_before(other) or device_db.identity(other)
-    return one.swap_reason(two) is None and any(
-        number is not None and number == same for number, same in (
-            (one.dsn, two.dsn), (one.serial, two.serial)))
-
-
-def _is_news(host: models.Host, other: card_db.Sighting,
+def _is_news(host: models.Host, other: card_places.Place,
              before: datetime.datetime | None) -> bool:
     """Return whether a card was found elsewhere after it was found here.
 
@@ -179,41 +190,69 @@ def _is_news(host: models.Host, other: card_db.Sighting,
     if before is None:
         return True
     # Databases may store whole seconds.
-    at = other.card.found_at or datetime.datetime.min
-    return at > before or (other.host is not host
-                           and at == before != datetime.datetime.min)
-
-
-def _is_there(device: models.Device) -> bool:
-    """Return whether a card is in the place where it was, by its host."""
-    before = device_db.identity_before(device)
-    return device.present and (before is None or before.swap_reason(
-        device_db.identity(device)) is None)
+    return other.found_at > before or (
+        other.host is not host
+        and other.found_at == before != card_places.NEVER)
 
 
 def _check(session: orm.Session, host: models.Host, card: models.Card,
-           gpu: models.Device, others: Sequence[card_db.Sighting],
+           gpu: models.Device, others: Sequence[card_places.Place],
            silent_since: float) -> None:
     """Withhold a GPU that was not clean where it was last.
 
     :param others: other places where its numbers were found
     """
-    there = [other for other in others if _is_there(other.device) and (
-        other.host is host or (other.host.heard_at or 0) >= silent_since)]
-    last = _record(session, max(
-        others, key=lambda other: (other.card.found_at
-                                   or datetime.datetime.min, other.card.id)))
-    if last.is_clean:
+    elsewhere = [other for other in others if other.host is not host
+                 or not card_places.is_there(gpu, other.device)]
+    if not elsewhere:
         return
-    if not there:
-        _take_over(session, host, gpu, last)
-    elif there == [last.seen] and last.seen.host is not host:
-        _wait(session, host, card, gpu, last)
+    there = [other for other in elsewhere
+             if card_places.is_there(gpu, other.device)
+             and (other.host.heard_at or 0) >= silent_since]
+    newest = max(other.found_at for other in elsewhere)
+    last = [other for other in elsewhere if other.found_at == newest]
+    if (len(elsewhere) < len(others) or len(last) > 1
+            or there not in ([], last)):
+        _doubt(session, host, gpu, elsewhere, there)
+        return
+    record = _record(session, last[0])
+    if record.is_clean:
+        return
+    if there:
+        _wait(session, host, card, gpu, record)
+    else:
+        _take_over(session, host, gpu, record)
 
 
-def _record(session: orm.Session, seen: card_db.Sighting) -> _Record:
+def _doubt(session: orm.Session, host: models.Host, gpu: models.Device,
+           others: Sequence[card_places.Place],
+           there: Sequence[card_places.Place]) -> None:
+    """Have a GPU cleaned if any card with its number was not clean.
+
+    :param there: places that have their card, as far as is known
+    """
+    unclean = [record for record in (
+        _record(session, other) for other in others)
+        if record.state is not None]
+    if not unclean:
+        return
+    last = max(unclean, key=lambda record: (
+        record.is_whole and record.seen not in there, record.seen.found_at))
+    event_db.add(session, 'moved', host.name, gpu, detail=(
+        f'{last.text}. Several cards have this number, so that it identifies '
+        f'none of them: the card here is cleaned'))
+    _clean(session, host, gpu, withdrawal.vfs(withdrawal.children(
+        session, gpu)), dataclasses.replace(
+            last, is_whole=last.is_whole and last.seen not in there))
+    host_db.changed(host)
+
+
+def _record(session: orm.Session, seen: card_places.Place) -> _Record:
     """Return what is known about a card in another place."""
     gpu = seen.device
+    if not seen.is_accepted:
+        return _Record(seen=seen, state=_State.QUARANTINED, enabled=True,
+                       is_whole=True)
     devices = [gpu, *withdrawal.children(session, gpu)]
     states = {device.state for device in devices}
     state = None
@@ -224,7 +263,8 @@ def _record(session: orm.Session, seen: card_db.Sighting) -> _Record:
         state = _State.QUARANTINED
     elif states - {_State.AVAILABLE, _State.RETIRED}:
         state = _State.DIRTY
-    return _Record(seen=seen, state=state, enabled=gpu.enabled)
+    return _Record(seen=seen, state=state, enabled=gpu.enabled,
+                   is_whole=gpu.state != _State.AVAILABLE)
 
 
 def _is_quarantined(session: orm.Session, device: models.Device, *,
@@ -237,15 +277,17 @@ def _is_quarantined(session: orm.Session, device: models.Device, *,
         return bool(device.state == _State.QUARANTINED or device.withdrawn
                     or device.swapped)
     # If it was not before the other card came, this is the newest record.
+    last = ledger.last_entry(session, device.uuid)
     return (device.state == _State.QUARANTINED
-            and ledger.last_reason(session, device.uuid) != device.swapped)
+            and (last is None or last[1] != device.swapped))
 
 
 def _wait(session: orm.Session, host: models.Host, card: models.Card,
           gpu: models.Device, last: _Record) -> None:
     """Withhold a GPU until its other host says whether it has it still."""
     card.waits_for = last.seen.device.uuid
-    _distrust(session, gpu)
+    for part in withdrawal.parts_of(gpu, withdrawal.children(session, gpu)):
+        withdrawal.distrust(session, part)
     event_db.add(session, 'moved', host.name, gpu, detail=(
         f'{last.text}. Host {last.seen.host.name} may be alive and have '
         f'another card with this number: the card here is cleaned when that '
@@ -259,15 +301,31 @@ def _take_over(session: orm.Session, host: models.Host, gpu: models.Device,
     if last.state is _State.RETIRED:
         _retire(session, [gpu, *vfs], last.text)
     elif last.state is _State.QUARANTINED:
-        for part in (gpu, *vfs):
-            _quarantine(session, host, part, last.text)
+        withdrawal.withhold(session, host, [gpu, *vfs], last.text)
     elif last.state is _State.DIRTY:
-        _distrust(session, gpu)
+        _clean(session, host, gpu, vfs, last)
     if not last.enabled:
         for part in (gpu, *vfs):
             part.enabled = False
     event_db.add(session, 'moved', host.name, gpu, detail=last.text)
     host_db.changed(host)
+
+
+def _clean(session: orm.Session, host: models.Host, gpu: models.Device,
+           vfs: Sequence[models.Device], last: _Record) -> None:
+    """Have a GPU cleaned, or the VFs that guests get of it.
+
+    If the GPU itself was not clean in its last place, it is not enough to
+    clean its VFs.
+    """
+    parts = withdrawal.parts_of(gpu, vfs)
+    if parts == [gpu] or not last.is_whole:
+        for part in parts:
+            withdrawal.distrust(session, part)
+        return
+    use = card_places.last_whole(session, gpu)
+    withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
+        host, gpu, last.text if use is None else use.text))
 
 
 def _retire(session: orm.Session, devices: Iterable[models.Device],
@@ -280,36 +338,16 @@ def _retire(session: orm.Session, devices: Iterable[models.Device],
             device.clean_token = device.clean_attempt = None
 
 
-def _quarantine(session: orm.Session, host: models.Host,
-                device: models.Device, reason: str) -> None:
-    """Quarantine a device now, or when its assignment or cleaning ends."""
-    if device.state in device_rules.ASSIGNED_STATES:
-        device.withdrawn = device.withdrawn or reason
-    elif device.state not in (_State.RETIRED, _State.QUARANTINED):
-        device.reason = reason
-        ledger.add(session, host, device, ledger_rules.Verdict.QUARANTINED,
-                   reason=reason)
-        device_db.transition(session, device, _Event.QUARANTINE)
-        device.clean_token = device.clean_attempt = None
-
-
-def _distrust(session: orm.Session, gpu: models.Device) -> None:
-    """Have a GPU cleaned, or the VFs that guests get of it."""
-    for part in withdrawal.parts_of(gpu, withdrawal.children(session, gpu)):
-        if part.state == _State.AVAILABLE:
-            device_db.transition(session, part, _Event.DISTRUST)
-            if part.group_id is not None:
-                # Otherwise it gets its token when it joins a group.
-                part.clean_token = str(uuid_mod.uuid4())
-
-
 # -- cards that wait --------------------------------------------------------
 
 
-def decide(db: api.Database, silent_after: float) -> None:
+def decide(db: api.Database, silent_after: float,
+           notify: Callable[[str], None] = lambda host: None) -> None:
     """Decide about the cards whose other host has called or is silent.
 
     What fails is tried again at the next interval.
+
+    :param notify: called with the host of each card that was decided about
     """
     try:
         with db.reader() as session:
@@ -321,7 +359,7 @@ def decide(db: api.Database, silent_after: float) -> None:
         return
     for device_uuid, host_id in waiting:
         try:
-            db.write(functools.partial(
+            host = db.write(functools.partial(
                 _decide, device_uuid=device_uuid, host_id=host_id,
                 silent_since=time.time() - silent_after))
         except exception.ConductorUnavailable as exc:
@@ -329,35 +367,42 @@ def decide(db: api.Database, silent_after: float) -> None:
                         'is tried again in %(interval)s s: %(reason)s', {
                             'device': device_uuid, 'interval': INTERVAL,
                             'reason': exc})
+        else:
+            if host is not None:
+                notify(host)
 
 
 def _decide(session: orm.Session, device_uuid: str, host_id: int,
-            silent_since: float) -> None:
+            silent_since: float) -> str | None:
+    """Decide about a card that waits, if that is possible now.
+
+    :returns: the card's host; None: it still waits, or waits no more
+    """
     [host] = host_db.lock_ids(session, [host_id])
     card = card_db.waits(session, device_uuid)
     if card is None:
-        return
+        return None
     gpu = device_db.get(session, device_uuid)
     assert card.waits_for is not None
-    seen = card_db.sighting(session, card.waits_for)
+    seen = card_places.place(session, gpu, card.waits_for)
     heard = seen.host.heard_at or 0.0 if seen is not None else 0.0
+    detail = None
     if seen is None or _record(session, seen).is_clean:
         detail = 'it no longer waits for another host to report'
-    elif not _is_there(seen.device) or heard < silent_since:
-        card.waits_for = None
-        _take_over(session, host, gpu, _record(session, seen))
-        return
-    elif heard > _seconds(card.found_at) + _MARGIN and seen.host.report_number:
+    elif card_places.is_there(gpu, seen.device) and heard >= silent_since:
+        if not card_places.has_called_since(
+                seen.host, card.found_at or card_places.NEVER):
+            return None
         detail = (f'{seen.host.name} has another card with the same number, '
                   f'which identifies neither of them')
-    else:
-        return
     card.waits_for = None
-    event_db.add(session, 'moved', host.name, gpu, detail=detail)
-    host_db.changed(host)
-
-
-def _seconds(at: datetime.datetime | None) -> float:
-    """Return a time of the database in seconds since the epoch."""
-    return (0.0 if at is None
-            else at.replace(tzinfo=datetime.UTC).timestamp())
+    if detail is None:
+        assert seen is not None
+        _take_over(session, host, gpu, _record(session, seen))
+    else:
+        event_db.add(session, 'moved', host.name, gpu, detail=detail)
+        host_db.changed(host)
+    variant_matching.apply(session, [host])
+    type_sync.sync(session, [host.id])
+    inventory.refresh(session, host)
+    return host.name

@@ -223,8 +223,8 @@ def _relate(session: orm.Session, host: models.Host,
                 withdrawal.inherit(session, host, gpu, seen[function.id],
                                    known.children.get(gpu.id, ()))
     for gpu in seen.values():
-        if gpu.state == device_rules.DeviceState.DIRTY:
-            withdrawal.hand_down(session, gpu, [
+        if gpu.state in device_rules.UNCLEAN_STATES:
+            withdrawal.hand_down(session, host, gpu, [
                 seen[function.id] for function in scan.functions
                 if function.pf == gpu.stable_id])
 

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import orm
 
+from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
@@ -223,6 +224,7 @@ def _split(card: _Card) -> str:
         if device.parent_id is not None:
             copies[device.id].parent_id = copies[gpu.id].id
     gpu.awaits_replacement = True
+    card_places.accept(session, copies[gpu.id])
     occupy(session, card.host, gpu, copies[gpu.id],
            [copies[device.id] for device in found if device is not gpu])
     return copies[gpu.id].uuid
@@ -294,6 +296,11 @@ def occupy(session: orm.Session, host: models.Host, before: models.Device,
                 f'{before.uuid}; "gpgpu-manage device replace" accepts it'))
         return
     before.awaits_replacement = False
+    last = card_places.last_whole(session, gpu) if vfs else None
+    if last is not None:
+        withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
+            host, gpu, last.text))
+        parts = []
     for part in parts:
         # It gets its token when it joins a group.
         device_db.transition(session, part, _Event.DISTRUST)

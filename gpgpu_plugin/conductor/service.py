@@ -23,6 +23,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.conductor import caller_keys
+from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import choices
 from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import isolation
@@ -107,7 +108,8 @@ class ConductorService:
         self._moved = periodic.Periodic(
             'gpgpu-moved-cards', moved_cards.INTERVAL, functools.partial(
                 moved_cards.decide, self.database,
-                conf.gpgpu.session_timeout))
+                conf.gpgpu.session_timeout, lambda host: casts.notify(
+                    compute.refresh, gpgpu_context.admin(), host)))
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,

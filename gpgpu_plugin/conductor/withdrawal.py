@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import uuid as uuid_mod
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import api
@@ -118,6 +120,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         vgpus = children(session, device)
         parts = parts_of(device, vgpus)
         check_unassigned(session, host, [device, *vgpus], 'cleaned')
+        check_whole(session, host, device, 'cleaned')
         _check_cleanable(host, device, parts, vgpus)
         changed = [
             part for part in dict.fromkeys((device, *_all_parts(
@@ -149,8 +152,8 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
     :raises InvalidTransition: it is neither
     :raises Conflict: it has VFs, and a guest had it whole before
     """
+    check_whole(session, host, device, 'released')
     if device_db.pci_function(device).has_vfs:
-        _check_parts_suffice(session, host, device)
         device_db.transition(session, device, _Event.ACCEPT)
         device.clean_token = None
     else:
@@ -158,51 +161,89 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
         device.clean_token = str(uuid_mod.uuid4())
     ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
                reason=device.reason, actor=actor)
+    if device.before_swap is not None:
+        card_places.accept(session, device)
     device.reason = device.swapped = device.before_swap = None
 
 
-def _last_whole(session: orm.Session,
-                gpu: models.Device) -> models.Assignment | None:
-    """Return the last assignment of the whole GPU if it is not clean since."""
-    last = assignment_db.last_of_device(session, gpu.id)
-    return (None if last is None or ledger.has_passed(
-        session, gpu.uuid, last.uuid) else last)
-
-
-def hand_down(session: orm.Session, gpu: models.Device,
+def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
               parts: Sequence[models.Device]) -> None:
     """Have the VFs of a dirty GPU cleaned in its place, if it has some now.
 
     Its host never resets it as long as it has them. If a guest had the whole
-    GPU, that does not suffice: its cleaning fails.
+    GPU, that does not suffice: it is quarantined with its VFs.
 
     :param parts: VFs that are there
     """
-    if (gpu.state != _State.DIRTY or not parts
-            or _last_whole(session, gpu) is not None):
+    if not parts or gpu.state not in (_State.DIRTY, _State.QUARANTINED):
         return
-    for vf in parts:
-        if vf.state == _State.AVAILABLE:
-            device_db.transition(session, vf, _Event.DISTRUST)
-            if vf.group_id is not None:
-                # Otherwise it gets its token when it joins a group.
-                vf.clean_token = str(uuid_mod.uuid4())
-    device_db.transition(session, gpu, _Event.ACCEPT)
-    gpu.clean_token = None
-
-
-def _check_parts_suffice(session: orm.Session, host: models.Host,
-                         gpu: models.Device) -> None:
-    """Refuse a GPU with VFs that a guest had whole, and that is not clean.
-
-    :raises Conflict: it is one
-    """
-    last = _last_whole(session, gpu)
+    last = card_places.last_whole(session, gpu)
     if last is not None:
-        raise refused(host, gpu, (
-            f'it cannot be released, since it is {gpu.state}: instance '
-            f'{last.instance_uuid} had the whole GPU, which cannot be cleaned '
-            f'while it has VFs; remove them on the host first'))
+        reason = card_places.withheld(host, gpu, last.text)
+        if gpu.state == _State.DIRTY:
+            event_db.add(session, 'quarantine', host.name, gpu, detail=reason)
+            host_db.changed(host)
+        withhold(session, host, [gpu, *parts], reason)
+    elif gpu.state == _State.DIRTY:
+        for vf in parts:
+            distrust(session, vf)
+        device_db.transition(session, gpu, _Event.ACCEPT)
+        gpu.clean_token = None
+
+
+def distrust(session: orm.Session, device: models.Device) -> None:
+    """Have a device cleaned that was available."""
+    if device.state == _State.AVAILABLE:
+        device_db.transition(session, device, _Event.DISTRUST)
+        if device.group_id is not None:
+            # Otherwise it gets its token when it joins a group.
+            device.clean_token = str(uuid_mod.uuid4())
+
+
+def withhold(session: orm.Session, host: models.Host,
+             devices: Iterable[models.Device], reason: str) -> None:
+    """Quarantine devices now, or when their assignment ends."""
+    for device in devices:
+        if device.state in device_rules.ASSIGNED_STATES:
+            device.withdrawn = device.withdrawn or reason
+        elif device.state not in (_State.RETIRED, _State.QUARANTINED):
+            device.reason = reason
+            ledger.add(session, host, device,
+                       ledger_rules.Verdict.QUARANTINED, reason=reason)
+            device_db.transition(session, device, _Event.QUARANTINE)
+            device.clean_token = device.clean_attempt = None
+
+
+def withhold_vfs(session: orm.Session, host: models.Host,
+                 gpu: device_db.DeviceRow) -> bool:
+    """Quarantine the VFs that a GPU got while it was cleaned, if it failed.
+
+    :returns: whether it has some
+    """
+    parts = vfs(children(session, gpu))
+    withhold(session, host, parts, gpu.reason or '')
+    return bool(parts)
+
+
+def check_whole(session: orm.Session, host: models.Host,
+                device: models.Device, asked: str) -> None:
+    """Refuse a GPU with VFs, or one of them, if the GPU is not clean.
+
+    :param asked: see domain.device.refusal
+    :raises Conflict: a guest had the whole GPU before
+    """
+    gpu = device if device.parent_id is None else session.get_one(
+        models.Device, device.parent_id)
+    if not device_db.pci_function(gpu).has_vfs or not (
+            gpu.state != _State.AVAILABLE
+            or card_db.waits(session, gpu.uuid) is not None):
+        return
+    last = card_places.last_whole(session, gpu)
+    if last is not None:
+        raise refused(host, device, (
+            f'it cannot be {asked}, since it is {device.state}: {last.text}, '
+            f'which cannot be cleaned while it has VFs; remove them on the '
+            f'host first'))
 
 
 def release(session: orm.Session, host: models.Host, device: models.Device,
@@ -236,7 +277,7 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
 
 
 def children(session: orm.Session,
-             device: models.Device) -> list[models.Device]:
+             device: device_db.AnyDevice) -> list[models.Device]:
     """Return the VFs and mdev rows of a device."""
     return [child for child in device_db.of_hosts(session, [device.host_id])
             if child.parent_id == device.id]

@@ -62,14 +62,30 @@ def with_numbers(session: orm.Session, dsns: Collection[str],
                  serials: Collection[str]) -> list[Sighting]:
     """Return all GPUs that have one of some numbers, by the device's id.
 
+    These are the numbers of the card before if another one is in its place.
     Numbers that more than ``MOST`` GPUs have are left out.
     """
+    if not dsns and not serials:
+        return []
     return [Sighting(*found) for found in session.execute(
         _SIGHTINGS.where(sa.or_(*(
             column.in_(set(numbers) - _frequent(session, column, numbers))
             for column, numbers in ((models.Card.dsn, dsns),
                                     (models.Card.serial, serials)))))
         .order_by(models.Device.id)).tuples()]
+
+
+def unaccepted(session: orm.Session) -> list[models.Device]:
+    """Return the GPUs in whose place another card is that nobody accepted.
+
+    Their rows of ``card_numbers`` have the numbers of the card before. There
+    are few of them, and only a card that is new in its place asks.
+    """
+    return list(session.scalars(
+        sa.select(models.Device)
+        .where(models.Device.before_swap.is_not(None),
+               models.Device.parent_id.is_(None))
+        .order_by(models.Device.id)))
 
 
 def _frequent(session: orm.Session,
@@ -79,13 +95,6 @@ def _frequent(session: orm.Session,
     return set(session.scalars(
         sa.select(column).where(column.in_(numbers)).group_by(column)
         .having(sa.func.count() > MOST))) if numbers else set()
-
-
-def sighting(session: orm.Session, device_uuid: str) -> Sighting | None:
-    """Return one GPU with its numbers; None: it is gone or has none."""
-    found = session.execute(_SIGHTINGS.where(
-        models.Card.device_uuid == device_uuid)).tuples().first()
-    return None if found is None else Sighting(*found)
 
 
 def waiting(session: orm.Session) -> list[tuple[str, int]]:

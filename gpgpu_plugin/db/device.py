@@ -204,10 +204,12 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
     """Return the present devices of a host that are dirty or cleaning.
 
     A device without a token waits until it is in a group, and a GPU until its
-    mdevs are removed: its host resets no GPU that has one. A card that may
-    have been moved from a host that is alive waits until this is known.
+    mdevs are removed: its host resets no GPU that has one. A VF waits for the
+    cleaning of its GPU. A card that may have been moved from a host that is
+    alive waits until this is known.
     """
     gpu, mdev = orm.aliased(models.Device), orm.aliased(models.Device)
+    parent = orm.aliased(models.Device)
     return list(session.scalars(
         sa.select(models.Device)
         .where(models.Device.host_id == host_id, models.Device.present,
@@ -221,6 +223,12 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
                    mdev.state.not_in([
                        device_rules.DeviceState.AVAILABLE,
                        device_rules.DeviceState.RETIRED])),
+               ~sa.exists().where(
+                   models.Device.kind == str(device_rules.DeviceKind.PCI),
+                   parent.id == models.Device.parent_id,
+                   parent.state.in_([
+                       device_rules.DeviceState.DIRTY,
+                       device_rules.DeviceState.CLEANING])),
                ~sa.exists().where(
                    gpu.id == sa.func.coalesce(
                        models.Device.parent_id, models.Device.id),

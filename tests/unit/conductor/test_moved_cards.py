@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of cards that are found in another place than before."""
 
+import datetime
 import logging
 import time
 import uuid
@@ -75,6 +76,16 @@ class MovedCase(test_withdrawal.WithdrawalCase):
             self.db, host, include_retired=True)
             if device.present and device.parent is None]
         return device
+
+    def later(self):
+        """Let all that has happened to cards have happened earlier."""
+        earlier = datetime.timedelta(seconds=10)
+        with self.db.writer() as session:
+            for row in session.scalars(sa.select(models.Assignment)):
+                row.claimed_at -= earlier
+                row.ended_at = row.ended_at and row.ended_at - earlier
+            for row in session.scalars(sa.select(models.Card)):
+                row.found_at = row.found_at and row.found_at - earlier
 
     def details(self):
         return [detail for _, detail in self.events('moved')]
@@ -210,6 +221,52 @@ class OtherHostTest(MovedCase):
         self.report('h2', base.function(0, dsn=DSN))
         self.assertEqual('dirty', self.on('h2').state)
 
+    def test_card_that_nobody_accepted_is_recognised_in_a_third_place(self):
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.switch_off()
+        self.report('h3', base.function(0, dsn=OTHER))
+        moved = self.on('h3')
+        self.assertEqual('quarantined', moved.state)
+        self.assertIn('it was at 0000:00:00.0 of h1, where it was quarantined'
+                      ': another device is in its place', moved.reason)
+        # What the operator decides there counts from then on.
+        self.clean(moved.uuid)
+        self.clean_all()
+        self.switch_off('h3')
+        self.report('h4', base.function(0, dsn=OTHER))
+        self.assertEqual('available', self.on('h4').state)
+
+    def test_card_that_returns_from_a_place_of_another_is_quarantined(self):
+        self.report('h2', base.function(0, dsn=OTHER))
+        self.report('h2')
+        self.later()
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.switch_off()
+        self.report('h2', base.function(0, dsn=OTHER))
+        self.assertEqual('quarantined', self.on('h2').state)
+
+    def test_card_that_an_operator_accepts_is_judged_once(self):
+        # Found after the card whose place it takes.
+        for number, call in enumerate((
+                cleaning.operator_release, retirement.replace)):
+            came = f'48-b0-2d-00-00-00-01-{number:02x}'
+            with self.subTest(call.__name__):
+                where = f'elsewhere {number}'
+                self.report(where, base.function(0, dsn=came))
+                self.quarantine(self.on(where).uuid)
+                self.switch_off(where)
+                self.report('h1', base.function(0, dsn=came))
+                found = self.on('h1')
+                self.assertEqual('quarantined', found.state)
+                self.assertIn(f'of {where}, where it was quarantined',
+                              found.reason)
+                call(self.db, found.uuid, OPERATOR)
+                self.report('h1', base.function(
+                    0, dsn=came, driver='nvidia'))
+                self.assertEqual('dirty', self.on('h1').state)
+                self.clean_all()
+                self.assertEqual('available', self.on('h1').state)
+
     def test_cards_without_or_with_another_number_are_not_recognised(self):
         self.use()
         for facts in ({'dsn': None}, {'dsn': OTHER},
@@ -302,15 +359,19 @@ class LiveHostTest(MovedCase):
         self.assertIn('Host h1 may be alive', self.details()[0])
         # Neither quarantined nor offered nor cleaned.
         self.decide()
+        self.assertEqual([], self.notified)
         self.assertEqual((), cleaning.tasks(self.db, 'h2'))
 
     def decide(self):
-        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.notified = []
+        moved_cards.decide(
+            self.db, moved_cards.SILENT_AFTER, self.notified.append)
 
     def test_card_is_another_one_if_its_host_calls_later(self):
         self.wait()
         self.heard('h1', -100)
         self.decide()
+        self.assertEqual(['h2'], self.notified)
         self.assertIn('another card with the same number', self.details()[1])
         self.clean_all()
         self.assertEqual('available', self.on('h2').state)
@@ -328,6 +389,7 @@ class LiveHostTest(MovedCase):
         self.wait()
         self.report('h1')
         self.decide()
+        self.assertEqual(['h2'], self.notified)
         self.assertEqual('quarantined', self.on('h2').state)
         self.assertIn('fan is loud', self.on('h2').reason)
 
@@ -396,11 +458,43 @@ class LiveHostTest(MovedCase):
         self.report('h4', *(base.function(number, dsn=DSN)
                             for number in range(4)))
         self.assertEqual(
-            {'h1': 'quarantined', 'h2': 'available', 'h3': 'available'},
+            {'h1': 'quarantined', 'h2': 'available', 'h3': 'dirty'},
             {host: self.on(host).state for host in ('h1', 'h2', 'h3')})
+        # They may be any of those, and are cleaned.
+        self.assertEqual({'dirty'}, {
+            device.state for device in device_admin.list_all(self.db, 'h4')})
+        self.assertIn('Several cards have this number', self.details()[0])
+        self.clean_all()
         self.assertEqual({'available'}, {
             device.state for device in device_admin.list_all(self.db, 'h4')})
-        self.assertEqual([], self.details())
+
+    def test_card_is_cleaned_if_its_number_names_others_too(self):
+        self.use()
+        self.switch_off()
+        # One with the number is alive, and another one was not clean.
+        self.report('h2', base.function(0, dsn=DSN))
+        self.clean_all()
+        self.quarantine(self.on('h2').uuid)
+        self.heard('h2', 100)
+        self.report('h3', base.function(0, dsn=DSN))
+        moved_cards.decide(self.db, 50)
+        self.clean(self.on('h3').uuid)
+        self.clean_all()
+        self.assertEqual('available', self.on('h3').state)
+        self.report('h4', base.function(0, dsn=DSN))
+        self.assertEqual('dirty', self.on('h4').state)
+
+    def test_board_whose_gpus_have_one_number_is_cleaned(self):
+        board = [base.function(number, dsn=None, serial='board')
+                 for number in range(4)]
+        self.report('h2', *board)
+        releases.release(self.db, base.uuids(self.boot(host='h2')))
+        self.switch_off('h2')
+        self.report('h3', *board)
+        self.assertEqual({'dirty'}, {
+            device.state for device in device_admin.list_all(self.db, 'h3')})
+        self.clean_all()
+        self.boot(4, host='h3')
 
 
 class VGPUTest(MovedCase):

@@ -1,0 +1,221 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Places where a card was found, and who had the whole card there.
+
+A card that a guest had whole, and that was not cleaned as a whole since, must
+not be offered in parts: a host cleans no GPU that has VFs, and the cleaning of
+a VF says nothing about the memory outside of it.
+
+All functions run in a transaction that locked the device's host; the rows of
+other hosts are only read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import card as card_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import pci
+
+_MARGIN = 60.0
+"""Seconds by which a host must have called later: the precision of the time
+at which it was heard."""
+
+NEVER = datetime.datetime.min
+"""When a card was found whose time is not known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeUse:
+    """Last use of a whole GPU after which no cleaning of it has passed."""
+
+    assignment: models.Assignment
+    device: models.Device
+    host: models.Host
+
+    @property
+    def text(self) -> str:
+        """Return who had the GPU, and where."""
+        project = self.assignment.project_id
+        return (f'instance {self.assignment.instance_uuid}'
+                + (f' of project {project}' if project else '')
+                + f' had the whole GPU at {address(self.device)} of '
+                  f'{self.host.name}')
+
+
+def address(device: models.Device) -> str:
+    """Return the address at which a device was last."""
+    return device_db.pci_function(device).address or device.address
+
+
+def withheld(host: models.Host, gpu: models.Device, text: str) -> str:
+    """Return why a GPU with VFs is quarantined, and what to do.
+
+    :param text: who had the whole GPU
+    """
+    return cleaning.shortened(
+        f'{text}, and no cleaning of the whole GPU has passed since. A GPU '
+        f'that has VFs cannot be cleaned as a whole: remove them on host '
+        f'{host.name}, then run "gpgpu-manage device release {host.name} '
+        f'{gpu.address}"')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place where a card was found, also if it is elsewhere now.
+
+    :ivar found_at: when a scan found it there (UTC)
+    :ivar is_accepted: False: another card was expected there, and no operator
+        has accepted this one
+    """
+
+    device: models.Device
+    host: models.Host
+    found_at: datetime.datetime
+    is_accepted: bool = True
+
+
+def others(session: orm.Session,
+           gpus: Collection[models.Device]) -> dict[str, list[Place]]:
+    """Return the other places where GPUs were found, by the GPU's UUID.
+
+    Their numbers tell; of several cards with one number, each counts.
+    """
+    numbers = [card_db.numbers(device_db.identity(gpu)) for gpu in gpus]
+    seen = [(card.found_at, device, host) for card, device, host
+            in card_db.with_numbers(
+                session, [dsn for dsn, _ in numbers if dsn],
+                [serial for _, serial in numbers if serial])]
+    came = [(_came_at(session, device), device,
+             session.get_one(models.Host, device.host_id))
+            for device in card_db.unaccepted(session)]
+    return {gpu.uuid: [
+        *(Place(device=device, host=host, found_at=at or NEVER)
+          for at, device, host in seen if device is not gpu and _is_same(
+              gpu, device_db.identity_before(device)
+              or device_db.identity(device))),
+        *(Place(device=device, host=host, found_at=at, is_accepted=False)
+          for at, device, host in came if device is not gpu and _is_same(
+              gpu, device_db.identity(device)))] for gpu in gpus}
+
+
+def place(session: orm.Session, gpu: models.Device,
+          device_uuid: str) -> Place | None:
+    """Return one of the other places of a GPU; None: it is none any more."""
+    return next((found for found in others(session, [gpu])[gpu.uuid]
+                 if found.device.uuid == device_uuid), None)
+
+
+def _came_at(session: orm.Session,
+             device: models.Device) -> datetime.datetime:
+    """Return when a card was found in the place of another.
+
+    If that is not known, no other place counts as later.
+    """
+    last = ledger.last_entry(session, device.uuid)
+    return last[0] if last is not None and last[1] == device.swapped else (
+        datetime.datetime.max)
+
+
+def _is_same(gpu: models.Device, two: pci.Identity) -> bool:
+    """Return whether a row and an identity may stand for one card."""
+    one = device_db.identity(gpu)
+    return one.swap_reason(two) is None and any(
+        number is not None and number == same for number, same in (
+            (one.dsn, two.dsn), (one.serial, two.serial)))
+
+
+def is_there(gpu: models.Device, device: models.Device) -> bool:
+    """Return whether a card is in another place, too, by that host."""
+    return device.present and device_db.identity(device).swap_reason(
+        device_db.identity(gpu)) is None
+
+
+def accept(session: orm.Session, device: models.Device) -> None:
+    """Note that the card in a place is the one that belongs there.
+
+    An operator said so, and what it was elsewhere no longer counts.
+    """
+    dsn, serial = card_db.numbers(device_db.identity(device))
+    card = card_db.of_devices(session, [device.uuid]).get(device.uuid)
+    if card is None:
+        card = models.Card(device_uuid=device.uuid)
+        session.add(card)
+    card.dsn, card.serial, card.found_at = dsn, serial, event_db.now()
+    card.waits_for = None
+
+
+def has_called_since(host: models.Host, at: datetime.datetime) -> bool:
+    """Return whether a host has certainly called and reported since a time."""
+    since = 0.0 if at == NEVER else at.replace(
+        tzinfo=datetime.UTC).timestamp()
+    return bool((host.heard_at or 0.0) > since + _MARGIN
+                and host.report_number)
+
+
+def last_whole(session: orm.Session, gpu: models.Device) -> WholeUse | None:
+    """Return who had a whole GPU last, here or in an earlier place.
+
+    The order of what happened on two hosts is known by the conductors' clocks,
+    in whole seconds; when in doubt, the GPU was not cleaned.
+
+    :returns: None: nobody, or a cleaning of the whole GPU has passed since
+    """
+    places = _places(session, gpu)
+    cleaned = max((at for at in (
+        ledger.last_passed(session, place.device.uuid) for place in places)
+        if at is not None), default=NEVER)
+    return max((use for use in (
+        _use(session, place, cleaned) for place in places)
+        if use is not None), key=lambda use: use.assignment.id, default=None)
+
+
+def _places(session: orm.Session, gpu: models.Device) -> list[Place]:
+    """Return the present place of a card and the earlier ones."""
+    host = session.get_one(models.Host, gpu.host_id)
+    card = card_db.of_devices(session, [gpu.uuid]).get(gpu.uuid)
+    here = Place(device=gpu, host=host, found_at=(
+        card.found_at if card is not None else None) or NEVER)
+    return [here, *(
+        other for other in others(session, [gpu])[gpu.uuid]
+        if other.is_accepted and not (
+            is_there(gpu, other.device) and (other.host is host or (
+                has_called_since(other.host, here.found_at)))))]
+
+
+def _use(session: orm.Session, place: Place,
+         cleaned: datetime.datetime) -> WholeUse | None:
+    """Return who had a whole GPU in a place, unless it was cleaned since.
+
+    :param cleaned: when a cleaning in any place passed
+    """
+    if place.device.state == device_rules.DeviceState.AVAILABLE:
+        return None
+    last = assignment_db.last_of_device(session, place.device.id)
+    if last is None or ledger.has_passed(
+            session, place.device.uuid, last.uuid):
+        return None
+    # A guest that was lost with its host had it until it was found elsewhere.
+    ended = last.ended_at or max(last.claimed_at, place.found_at)
+    return None if cleaned > ended else WholeUse(
+        assignment=last, device=place.device, host=place.host)

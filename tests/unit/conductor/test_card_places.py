@@ -1,0 +1,261 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of GPUs that a guest had whole, and that have VFs afterwards."""
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import moved_cards
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.objects import admin
+from tests.fixtures import cleaned
+from tests.unit.conductor import base
+from tests.unit.conductor import test_moved_cards
+
+DSN = test_moved_cards.DSN
+OPERATOR = test_moved_cards.OPERATOR
+WHOLE = base.function(0, device='74a1', dsn=DSN, sriov_totalvfs=2)
+GPU = base.replace(0, device='74a1', dsn=DSN, sriov_totalvfs=2,
+                   used_by='vf', sriov_numvfs=2)
+VFS = tuple(base.function(
+    0, id=f'{GPU.id}/vf{number}', device='74b5', dsn=None,
+    address=f'0000:00:00.{number + 1}', pf=GPU.id, vf_index=number)
+    for number in range(2))
+
+
+class WholeCase(test_moved_cards.MovedCase):
+    """A guest has the whole card on h1."""
+
+    variant = False
+    functions = ()
+
+    def setUp(self):
+        super().setUp()
+        for name, device in (('MI300X', '74a1'), ('MI300X-VF', '74b5')):
+            variant_admin.create(self.db, admin.VariantInfo(
+                name=name, vendor='10de', device=device))
+        self.report('h1', WHOLE)
+
+    def clean_all(self, passed=True):
+        self.later()
+        super().clean_all(passed)
+
+    def use(self, host='h1', instance='i1'):
+        """Have an instance use the whole card of a host, and end."""
+        releases.release(self.db, base.uuids(self.boot(
+            variant='MI300X', host=host, instance=instance)))
+
+    def devices(self, host):
+        return device_admin.list_all(self.db, host, include_retired=True)
+
+    def states(self, host):
+        return [device.state for device in self.devices(host)]
+
+    def assert_withheld(self, host, *texts):
+        """Check that neither the card nor its VFs are offered or cleaned."""
+        gpu, *vfs = self.devices(host)
+        self.assertEqual(['quarantined'] * 3, self.states(host))
+        self.assertEqual((), cleaning.tasks(self.db, host))
+        for device in (gpu, *vfs):
+            for text in (*texts, f'gpgpu-manage device release {host} '
+                                 f'{gpu.address}'):
+                self.assertIn(text, device.reason)
+        for vf in vfs:
+            for call in (withdrawal.clean, cleaning.operator_release):
+                self.assertIn('had the whole GPU', self.refused(
+                    call, vf.uuid, OPERATOR))
+        for call in (withdrawal.clean, cleaning.operator_release):
+            self.assertIn('remove them on the host', self.refused(
+                call, gpu.uuid, OPERATOR))
+        self.assertEqual(['quarantined'] * 3, self.states(host))
+
+    def assert_cleaned_whole(self, host):
+        """Check that the card is offered once it was cleaned as a whole."""
+        self.report(host, WHOLE)
+        gpu = self.on(host)
+        cleaning.operator_release(self.db, gpu.uuid, OPERATOR)
+        self.assertEqual([gpu.uuid], [
+            task.device_uuid for task in cleaning.tasks(self.db, host)])
+        self.clean_all()
+        self.report(host, GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states(host))
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states(host))
+
+
+class ArrivalTest(WholeCase):
+    """The card has VFs on its new host."""
+
+    def test_card_that_a_guest_had_whole_is_quarantined_with_its_vfs(self):
+        self.use()
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU',
+                             '0000:00:00.0 of h1')
+        self.assert_cleaned_whole('h2')
+
+    def test_card_whose_guest_was_lost_with_its_host_is_quarantined(self):
+        self.boot(variant='MI300X')
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_quarantined_card_is_not_released_with_vfs(self):
+        self.use()
+        self.quarantine(self.on('h1').uuid)
+        self.assert_not_released('quarantined')
+
+    def test_retired_card_is_not_released_with_vfs(self):
+        self.use()
+        retirement.retire(self.db, self.on('h1').uuid, None)
+        self.assert_not_released('retired')
+
+    def assert_not_released(self, state):
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assertEqual([state] * 3, self.states('h2'))
+        for device in self.devices('h2'):
+            self.assertRaises(
+                exception.Conflict, cleaning.operator_release, self.db,
+                device.uuid, OPERATOR)
+        self.assert_cleaned_whole('h2')
+
+    def test_vfs_that_the_new_host_makes_before_the_cleaning_wait(self):
+        self.use()
+        self.move_whole('h2')
+        self.assertEqual(['dirty'], self.states('h2'))
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU',
+                             '0000:00:00.0 of h1')
+        self.assert_cleaned_whole('h2')
+
+    def test_card_that_was_not_cleaned_on_either_host_is_quarantined(self):
+        self.use()
+        self.move_whole('h2')
+        self.switch_off('h2')
+        self.report('h3', GPU, *VFS)
+        self.assert_withheld('h3', 'instance i1 had the whole GPU',
+                             '0000:00:00.0 of h1')
+
+    def test_vfs_of_a_card_that_was_cleaned_whole_are_offered(self):
+        self.use()
+        self.move_whole('h2')
+        self.clean_all()
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['available'] * 3, self.states('h2'))
+        self.use_vf('h2')
+        self.switch_off('h2')
+        # What a guest had whole on h1 was cleaned on h2.
+        self.report('h3', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h3'))
+
+    def test_card_that_was_used_again_where_it_was_before_is_quarantined(self):
+        self.use()
+        self.move_whole('h2')
+        self.clean_all()
+        self.switch_off('h2')
+        self.report('h1')
+        self.report('h1', WHOLE)
+        self.clean_all()
+        self.use('h1', 'i2')
+        self.switch_off('h1')
+        self.report('h3', GPU, *VFS)
+        self.assert_withheld('h3', 'instance i2 had the whole GPU')
+
+    def test_card_that_waits_for_its_host_is_quarantined_if_it_was_moved(self):
+        self.use()
+        self.heard('h1', 300)
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+        for device in self.devices('h2'):
+            self.assertIn('had the whole GPU', self.refused(
+                withdrawal.clean, device.uuid, OPERATOR))
+        self.report('h1')
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_other_card_with_the_number_is_not_withheld(self):
+        self.use()
+        self.heard('h1', 300)
+        self.report('h2', GPU, *VFS)
+        self.heard('h1', -100)
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states('h2'))
+        self.quarantine(self.on('h2').uuid)
+        cleaning.operator_release(self.db, self.on('h2').uuid, OPERATOR)
+
+    def test_card_whose_vfs_guests_had_is_cleaned_as_a_whole(self):
+        self.report('h1', GPU, *VFS)
+        self.use_vf('h1')
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X', vendor='10de', device='74a1'))
+        self.move_whole('h2')
+        self.assertEqual(['dirty'], self.states('h2'))
+        [task] = cleaning.tasks(self.db, 'h2')
+        self.assertIn('reset', task.steps)
+        self.assertEqual(0, self.free('h2'))
+        self.clean_all()
+        self.boot(variant='MI300X', host='h2', instance='i3')
+
+    def move_whole(self, host):
+        self.switch_off()
+        self.report(host, WHOLE)
+
+    def use_vf(self, host):
+        # As long as their GPU has a variant, its VFs have it.
+        variant_admin.delete(self.db, 'MI300X', variant_changes.PATIENT)
+        releases.release(self.db, base.uuids(self.boot(
+            variant='MI300X-VF', host=host, instance='i4')))
+
+    def free(self, host):
+        return sum(device.shown_state == 'available'
+                   for device in self.devices(host))
+
+
+class SameHostTest(WholeCase):
+    """The host of a card makes VFs of it before it was cleaned."""
+
+    def test_vfs_of_a_card_that_a_guest_had_whole_are_quarantined(self):
+        self.use()
+        self.report('h1', GPU, *VFS)
+        self.assert_withheld('h1', 'instance i1 had the whole GPU')
+        self.assert_cleaned_whole('h1')
+
+    def test_vfs_that_appear_while_the_whole_card_is_cleaned_wait(self):
+        self.use()
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['cleaning', 'dirty', 'dirty'], self.states('h1'))
+        self.assertEqual([task.device_uuid], [
+            other.device_uuid for other in cleaning.tasks(self.db, 'h1')])
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.failed('looked at'))
+        self.assertEqual(['quarantined'] * 3, self.states('h1'))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assert_cleaned_whole('h1')
+
+    def test_vfs_of_a_card_that_passes_are_cleaned_after_it(self):
+        self.use()
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        self.report('h1', GPU, *VFS)
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.results(task.steps))
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states('h1'))
