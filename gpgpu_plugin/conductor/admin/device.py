@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -24,6 +25,7 @@ from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import group as group_db
@@ -69,8 +71,9 @@ def list_all(db: api.Database, host: str | None = None,
             limit=pages.size(limit), marker=marker)
         partitions = _all_partitions(session, [
             device.row for device in found])
+        waits = _waits(session, found)
         return tuple(dataclasses.replace(
-            _info(device, states),
+            _info(device, states, waits),
             link_partitions=partitions.get(device.row.id, ()))
             for device in found)
 
@@ -113,14 +116,42 @@ def show(db: api.Database, uuid: str, *,
         found = device_list.get(session, uuid)
         before = device_db.replaced(session, found.row)
         return dataclasses.replace(
-            _info(found, host_states.HostStates(session, silent_after)),
+            _info(found, host_states.HostStates(session, silent_after),
+                  _waits(session, [found])),
             replaces=before.uuid if before else None,
             link_partitions=_all_partitions(
                 session, [found.row]).get(found.row.id, ()))
 
 
-def _info(device: device_list.ListedDevice,
-          states: host_states.HostStates) -> objects.DeviceInfo:
+def _waits(session: orm.Session, devices: Sequence[device_list.ListedDevice],
+           ) -> dict[str, str]:
+    """Return why dirty devices are not cleaned yet, by UUID.
+
+    A card that may have been moved waits, with its VFs, until the host that
+    had it calls or is silent.
+    """
+    gpus = {device.row.uuid: device.parent or device.row.uuid
+            for device in devices
+            if device.row.state == device_rules.DeviceState.DIRTY}
+    found = card_db.waited_for(
+        session, set(gpus.values())) if gpus else {}
+    return {uuid: _waits_for(found[gpu]) for uuid, gpu in gpus.items()
+            if gpu in found}
+
+
+def _waits_for(other: tuple[str, str] | None) -> str:
+    ends = '"gpgpu-manage device clean" ends the wait'
+    if other is None:
+        return f'its cleaning waits for a decision of gpgpu-conductor; {ends}'
+    host, address = other
+    return (f'the card at {address} of {host} had the same number and was not '
+            f'clean or not offered: the cleaning here waits until {host} '
+            f'reports whether it still has that card, or is silent for '
+            f'[gpgpu] session_timeout; {ends}')
+
+
+def _info(device: device_list.ListedDevice, states: host_states.HostStates,
+          waits: Mapping[str, str]) -> objects.DeviceInfo:
     row = device.row
     function = device_db.pci_function(row)
     return objects.DeviceInfo(
@@ -134,7 +165,8 @@ def _info(device: device_list.ListedDevice,
         used_by=device.used_by, project_id=device.project_id,
         type=device.type, replaced_by=row.replaced_by,
         companions=function.companions,
-        reason=_reason(row) or function.fault, generation=row.generation,
+        reason=waits.get(row.uuid) or _reason(row) or function.fault,
+        generation=row.generation,
         health=row.health, health_reason=row.health_reason,
         errors=device_db.errors(row), host_state=states.of(device.host),
         **{name: getattr(function, name) for name in _OF_FUNCTION})
@@ -172,6 +204,7 @@ def set_(db: api.Database, uuid: str, *,
             part.enabled = enabled
         withdrawal.record(
             session, host, 'enable' if enabled else 'disable', changed)
-        return _info(device_list.get(session, uuid),
-                     host_states.HostStates(session, None))
+        found = device_list.get(session, uuid)
+        return _info(found, host_states.HostStates(session, None),
+                     _waits(session, [found]))
     return db.write(work)

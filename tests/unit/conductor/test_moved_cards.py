@@ -357,6 +357,10 @@ class LiveHostTest(MovedCase):
         self.report('h2', base.function(0, dsn=DSN))
         self.assertEqual('dirty', self.on('h2').state)
         self.assertIn('Host h1 may be alive', self.details()[0])
+        for shown in (self.on('h2'), self.shown(self.on('h2').uuid)):
+            self.assertIn('waits until h1 reports', shown.reason)
+            self.assertIn('0000:00:00.0 of h1', shown.reason)
+            self.assertIn('gpgpu-manage device clean', shown.reason)
         # Neither quarantined nor offered nor cleaned.
         self.decide()
         self.assertEqual([], self.notified)
@@ -372,6 +376,7 @@ class LiveHostTest(MovedCase):
         self.heard('h1', -100)
         self.decide()
         self.assertEqual(['h2'], self.notified)
+        self.assertIsNone(self.on('h2').reason)
         self.assertIn('another card with the same number', self.details()[1])
         self.clean_all()
         self.assertEqual('available', self.on('h2').state)
