@@ -45,22 +45,7 @@ NEVER = datetime.datetime.min
 """When a card was found whose time is not known."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WholeUse:
-    """Last use of a whole GPU after which no cleaning of it has passed."""
-
-    assignment: models.Assignment
-    device: models.Device
-    host: models.Host
-
-    @property
-    def text(self) -> str:
-        """Return who had the GPU, and where."""
-        project = self.assignment.project_id
-        return (f'instance {self.assignment.instance_uuid}'
-                + (f' of project {project}' if project else '')
-                + f' had the whole GPU at {address(self.device)} of '
-                  f'{self.host.name}')
+LEFT_BEHIND = 'the whole GPU was not clean when its last host was deleted'
 
 
 def address(device: models.Device) -> str:
@@ -140,9 +125,19 @@ def _came_at(session: orm.Session,
 def _is_same(gpu: models.Device, two: pci.Identity) -> bool:
     """Return whether a row and an identity may stand for one card."""
     one = device_db.identity(gpu)
-    return one.swap_reason(two) is None and any(
-        number is not None and number == same for number, same in (
-            (one.dsn, two.dsn), (one.serial, two.serial)))
+    (dsn, serial), (other_dsn, other_serial) = map(
+        card_db.numbers, (one, two))
+    return one.swap_reason(two) is None and _agree(
+        dsn, other_dsn, serial, other_serial)
+
+
+def _agree(dsn: str | None, other_dsn: str | None,
+           serial: str | None, other_serial: str | None) -> bool:
+    """Return whether one number is the same and none is another one."""
+    same = [number == other for number, other in (
+        (dsn, other_dsn), (serial, other_serial))
+        if None not in (number, other)]
+    return bool(same) and all(same)
 
 
 def is_there(gpu: models.Device, device: models.Device) -> bool:
@@ -173,7 +168,34 @@ def has_called_since(host: models.Host, at: datetime.datetime) -> bool:
                 and host.report_number)
 
 
-def last_whole(session: orm.Session, gpu: models.Device) -> WholeUse | None:
+def left_behind(session: orm.Session, gpus: Collection[models.Device],
+                ) -> dict[str, list[models.Card]]:
+    """Return the records of GPUs whose hosts were deleted, by the GPU's UUID.
+
+    A host was deleted while they were not clean. The last one is the newest.
+    """
+    numbers = {gpu.uuid: card_db.numbers(device_db.identity(gpu))
+               for gpu in gpus}
+    left = card_db.left_behind(
+        session, [dsn for dsn, _ in numbers.values() if dsn],
+        [serial for _, serial in numbers.values() if serial])
+    return {uuid: [
+        card for card in left if _agree(dsn, card.dsn, serial, card.serial)]
+        for uuid, (dsn, serial) in numbers.items()}
+
+
+def newest_left(cards: Collection[models.Card],
+                after: datetime.datetime) -> models.Card | None:
+    """Return the newest of such records.
+
+    :param after: when the card was found in another place; older records no
+        longer count
+    """
+    return next((card for card in reversed(list(cards))
+                 if (card.found_at or NEVER) > after), None)
+
+
+def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
     """Return who had a whole GPU last, here or in an earlier place.
 
     The order of what happened on two hosts is known by the conductors' clocks,
@@ -185,9 +207,14 @@ def last_whole(session: orm.Session, gpu: models.Device) -> WholeUse | None:
     cleaned = max((at for at in (
         ledger.last_passed(session, place.device.uuid) for place in places)
         if at is not None), default=NEVER)
-    return max((use for use in (
-        _use(session, place, cleaned) for place in places)
-        if use is not None), key=lambda use: use.assignment.id, default=None)
+    uses = [use for use in (
+        _use(session, place, cleaned) for place in places) if use is not None]
+    if uses:
+        return max(uses)[1]
+    left = newest_left(left_behind(session, [gpu])[gpu.uuid], max(
+        cleaned, *(place.found_at for place in places
+                   if place.device is not gpu), NEVER))
+    return LEFT_BEHIND if left is not None and left.waits_for else None
 
 
 def _places(session: orm.Session, gpu: models.Device) -> list[Place]:
@@ -204,10 +231,11 @@ def _places(session: orm.Session, gpu: models.Device) -> list[Place]:
 
 
 def _use(session: orm.Session, place: Place,
-         cleaned: datetime.datetime) -> WholeUse | None:
+         cleaned: datetime.datetime) -> tuple[int, str] | None:
     """Return who had a whole GPU in a place, unless it was cleaned since.
 
     :param cleaned: when a cleaning in any place passed
+    :returns: what orders uses, and the text
     """
     if place.device.state == device_rules.DeviceState.AVAILABLE:
         return None
@@ -216,6 +244,9 @@ def _use(session: orm.Session, place: Place,
             session, place.device.uuid, last.uuid):
         return None
     # A guest that was lost with its host had it until it was found elsewhere.
-    ended = last.ended_at or max(last.claimed_at, place.found_at)
-    return None if cleaned > ended else WholeUse(
-        assignment=last, device=place.device, host=place.host)
+    if cleaned > (last.ended_at or max(last.claimed_at, place.found_at)):
+        return None
+    project = f' of project {last.project_id}' if last.project_id else ''
+    return last.id, (
+        f'instance {last.instance_uuid}{project} had the whole GPU at '
+        f'{address(place.device)} of {place.host.name}')

@@ -117,7 +117,9 @@ def check(session: orm.Session, host: models.Host,
     arrived = _arrived(session, devices, returned, now, rebooted=rebooted)
     if not arrived:
         return
-    places = card_places.others(session, [gpu for _, gpu, _ in arrived])
+    gpus = [gpu for _, gpu, _ in arrived]
+    places = card_places.others(session, gpus)
+    deleted = card_places.left_behind(session, gpus)
     for card, gpu, before in arrived:
         others = [other for other in places[gpu.uuid]
                   if _is_news(host, other, before)]
@@ -125,6 +127,30 @@ def check(session: orm.Session, host: models.Host,
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
                    time.time() - silent_after)
+        left = card_places.newest_left(deleted[gpu.uuid], max((
+            before or card_places.NEVER,
+            *(other.found_at for other in places[gpu.uuid]))))
+        if left is not None:
+            card.found_at = now
+            _recall(session, host, gpu, is_whole=left.waits_for is not None)
+
+
+def _recall(session: orm.Session, host: models.Host, gpu: models.Device, *,
+            is_whole: bool) -> None:
+    """Withhold a GPU that was not clean when its last host was deleted.
+
+    :param is_whole: the whole card was not clean, rather than a VF or mdev
+    """
+    vfs = withdrawal.vfs(withdrawal.children(session, gpu))
+    if is_whole and withdrawal.parts_of(gpu, vfs) != [gpu]:
+        withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
+            host, gpu, card_places.LEFT_BEHIND))
+    else:
+        for part in withdrawal.parts_of(gpu, vfs):
+            withdrawal.distrust(session, part)
+    event_db.add(session, 'moved', host.name, gpu, detail=(
+        'it was on a host that was deleted when the card was not clean'))
+    host_db.changed(host)
 
 
 def _explain(session: orm.Session, came: Sequence[models.Device]) -> None:
@@ -166,7 +192,7 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
         if card is None:
             card = models.Card(device_uuid=uuid)
             session.add(card)
-        elif (card.dsn, card.serial) == (dsn, serial):
+        elif (card.dsn, card.serial and card.serial.upper()) == (dsn, serial):
             if gpu.stable_id not in returned:
                 if rebooted:
                     found.append((
@@ -325,7 +351,7 @@ def _clean(session: orm.Session, host: models.Host, gpu: models.Device,
         return
     use = card_places.last_whole(session, gpu)
     withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
-        host, gpu, last.text if use is None else use.text))
+        host, gpu, last.text if use is None else use))
 
 
 def _retire(session: orm.Session, devices: Iterable[models.Device],
@@ -387,7 +413,11 @@ def _decide(session: orm.Session, device_uuid: str, host_id: int,
     seen = card_places.place(session, gpu, card.waits_for)
     heard = seen.host.heard_at or 0.0 if seen is not None else 0.0
     detail = None
-    if seen is None or _record(session, seen).is_clean:
+    left = None if seen is not None else card_places.newest_left(
+        card_places.left_behind(session, [gpu])[gpu.uuid], card_places.NEVER)
+    if left is not None:
+        _recall(session, host, gpu, is_whole=left.waits_for is not None)
+    elif seen is None or _record(session, seen).is_clean:
         detail = 'it no longer waits for another host to report'
     elif card_places.is_there(gpu, seen.device) and heard >= silent_since:
         if not card_places.has_called_since(
@@ -396,10 +426,9 @@ def _decide(session: orm.Session, device_uuid: str, host_id: int,
         detail = (f'{seen.host.name} has another card with the same number, '
                   f'which identifies neither of them')
     card.waits_for = None
-    if detail is None:
-        assert seen is not None
+    if detail is None and seen is not None:
         _take_over(session, host, gpu, _record(session, seen))
-    else:
+    elif detail is not None:
         event_db.add(session, 'moved', host.name, gpu, detail=detail)
         host_db.changed(host)
     variant_matching.apply(session, [host])

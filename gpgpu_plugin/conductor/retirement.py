@@ -299,7 +299,7 @@ def occupy(session: orm.Session, host: models.Host, before: models.Device,
     last = card_places.last_whole(session, gpu) if vfs else None
     if last is not None:
         withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
-            host, gpu, last.text))
+            host, gpu, last))
         parts = []
     for part in parts:
         # It gets its token when it joins a group.

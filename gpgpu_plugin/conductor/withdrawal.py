@@ -179,7 +179,7 @@ def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
         return
     last = card_places.last_whole(session, gpu)
     if last is not None:
-        reason = card_places.withheld(host, gpu, last.text)
+        reason = card_places.withheld(host, gpu, last)
         if gpu.state == _State.DIRTY:
             event_db.add(session, 'quarantine', host.name, gpu, detail=reason)
             host_db.changed(host)
@@ -241,7 +241,7 @@ def check_whole(session: orm.Session, host: models.Host,
     last = card_places.last_whole(session, gpu)
     if last is not None:
         raise refused(host, device, (
-            f'it cannot be {asked}, since it is {device.state}: {last.text}, '
+            f'it cannot be {asked}, since it is {device.state}: {last}, '
             f'which cannot be cleaned while it has VFs; remove them on the '
             f'host first'))
 

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 
 _LONGEST = 255
@@ -39,9 +40,12 @@ class Sighting(typing.NamedTuple):
 
 
 def numbers(identity: pci.Identity) -> tuple[str | None, str | None]:
-    """Return the numbers of a device as they are stored: dsn and serial."""
+    """Return the numbers of a device as they are compared: dsn and serial.
+
+    Databases differ in whether the case of letters counts.
+    """
     return (identity.dsn and identity.dsn[:_LONGEST],
-            identity.serial and identity.serial[:_LONGEST])
+            identity.serial and identity.serial.upper()[:_LONGEST])
 
 
 def of_devices(session: orm.Session,
@@ -73,6 +77,38 @@ def with_numbers(session: orm.Session, dsns: Collection[str],
             for column, numbers in ((models.Card.dsn, dsns),
                                     (models.Card.serial, serials)))))
         .order_by(models.Device.id)).tuples()]
+
+
+def left_behind(session: orm.Session, dsns: Collection[str],
+                serials: Collection[str]) -> list[models.Card]:
+    """Return the rows with some numbers whose hosts were deleted."""
+    if not dsns and not serials:
+        return []
+    return list(session.scalars(sa.select(models.Card).where(
+        sa.or_(models.Card.dsn.in_(dsns), models.Card.serial.in_(serials)),
+        models.Card.found_at.is_not(None),
+        ~sa.exists().where(models.Device.uuid == models.Card.device_uuid))
+        .order_by(models.Card.found_at)))
+
+
+def delete_of_host(session: orm.Session, host_id: int) -> None:
+    """Delete the rows of a host's devices, but not those of unclean cards."""
+    devices = session.execute(
+        sa.select(models.Device.id, models.Device.uuid, models.Device.state,
+                  models.Device.parent_id)
+        .where(models.Device.host_id == host_id)).all()
+    available = str(device_rules.DeviceState.AVAILABLE)
+    parents = {device.parent_id for device in devices
+               if device.state != available}
+    whole = {device.uuid for device in devices if device.state != available}
+    unclean = whole | {
+        device.uuid for device in devices if device.id in parents}
+    of_host = models.Card.device_uuid.in_([device.uuid for device in devices])
+    session.execute(sa.delete(models.Card).where(
+        of_host, models.Card.device_uuid.not_in(unclean)))
+    session.execute(sa.update(models.Card).where(of_host).values(
+        waits_for=sa.case((models.Card.device_uuid.in_(whole),
+                           models.Card.device_uuid))))
 
 
 def unaccepted(session: orm.Session) -> list[models.Device]:

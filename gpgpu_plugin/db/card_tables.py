@@ -26,7 +26,9 @@ class Card(column.Base):
 
     VFs, mdev rows and GPUs that show no number have no row.
 
-    ``device_uuid``: the GPU; a row whose device was deleted says nothing.
+    ``device_uuid``: the GPU. The row of one whose host was deleted stays if
+    the card was not clean; its ``waits_for`` is ``device_uuid`` then if that
+    was so of the whole card, not only of its VFs or mdevs.
     ``dsn``, ``serial``: its PCIe Device Serial Number and the serial number of
     its VPD (domain.pci.Identity); NULL: none is known. ``found_at``: when a
     scan found it in its place (UTC); of the devices with one number, the one

@@ -262,9 +262,6 @@ def had_tenants(session: orm.Session, host_ids: Sequence[int],
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
     """Delete the devices of a host."""
-    session.execute(sa.delete(models.Card).where(
-        models.Card.device_uuid.in_(sa.select(models.Device.uuid).where(
-            models.Device.host_id == host_id))))
     session.execute(sa.update(models.Device).where(
         models.Device.host_id == host_id).values(parent_id=None))
     session.execute(sa.delete(models.Device).where(

@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
@@ -159,6 +160,7 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
         if not force:
             _check_clean(session, host)
         assignment_db.delete_of_host(session, host.id)
+        card_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
         for group in group_db.of_hosts(session, [host.id]):
             session.delete(group)

@@ -19,6 +19,7 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
@@ -57,6 +58,16 @@ class WholeCase(test_moved_cards.MovedCase):
         """Have an instance use the whole card of a host, and end."""
         releases.release(self.db, base.uuids(self.boot(
             variant='MI300X', host=host, instance=instance)))
+
+    def move_whole(self, host):
+        self.switch_off()
+        self.report(host, WHOLE)
+
+    def use_vf(self, host):
+        # As long as their GPU has a variant, its VFs have it.
+        variant_admin.delete(self.db, 'MI300X', variant_changes.PATIENT)
+        releases.release(self.db, base.uuids(self.boot(
+            variant='MI300X-VF', host=host, instance='i4')))
 
     def devices(self, host):
         return device_admin.list_all(self.db, host, include_retired=True)
@@ -211,16 +222,6 @@ class ArrivalTest(WholeCase):
         self.clean_all()
         self.boot(variant='MI300X', host='h2', instance='i3')
 
-    def move_whole(self, host):
-        self.switch_off()
-        self.report(host, WHOLE)
-
-    def use_vf(self, host):
-        # As long as their GPU has a variant, its VFs have it.
-        variant_admin.delete(self.db, 'MI300X', variant_changes.PATIENT)
-        releases.release(self.db, base.uuids(self.boot(
-            variant='MI300X-VF', host=host, instance='i4')))
-
     def free(self, host):
         return sum(device.shown_state == 'available'
                    for device in self.devices(host))
@@ -259,3 +260,81 @@ class SameHostTest(WholeCase):
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
         self.clean_all()
         self.assertEqual(['available'] * 3, self.states('h1'))
+
+
+class DeletedHostTest(WholeCase):
+    """The host of a card is deleted while the card is not clean."""
+
+    def delete(self, host='h1'):
+        host_admin.delete(self.db, host, force=True)
+        self.later()
+
+    def test_dirty_card_is_cleaned_on_its_new_host(self):
+        self.use()
+        self.delete()
+        self.report('h2', WHOLE)
+        self.assertEqual(['dirty'], self.states('h2'))
+        self.assertIn('host that was deleted', self.details()[0])
+        self.clean_all()
+        # What it became there counts from then on.
+        self.switch_off('h2')
+        self.report('h3', GPU, *VFS)
+        self.assertEqual(['available'] * 3, self.states('h3'))
+
+    def test_card_that_a_guest_had_whole_is_quarantined_with_its_vfs(self):
+        self.use()
+        self.delete()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld_for('the whole GPU was not clean', 'h2')
+
+    def test_vfs_that_the_new_host_makes_before_the_cleaning_wait(self):
+        self.use()
+        self.delete()
+        self.report('h2', WHOLE)
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld_for('the whole GPU was not clean', 'h2')
+
+    def assert_withheld_for(self, reason, host):
+        self.assertEqual(['quarantined'] * 3, self.states(host))
+        for device in self.devices(host):
+            self.assertIn(reason, device.reason)
+        self.assertIn(reason, self.refused(
+            cleaning.operator_release, self.on(host).uuid, OPERATOR))
+        self.assert_cleaned_whole(host)
+
+    def test_vfs_of_a_card_with_a_dirty_vf_are_cleaned(self):
+        self.report('h1', GPU, *VFS)
+        self.use_vf('h1')
+        self.delete()
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_clean_card_is_offered(self):
+        self.delete()
+        self.report('h2', WHOLE)
+        self.assertEqual(['available'], self.states('h2'))
+
+    def test_retired_card_that_left_is_cleaned(self):
+        self.use()
+        retirement.retire(self.db, self.on('h1').uuid, None)
+        self.report('h1')
+        host_admin.delete(self.db, 'h1')
+        self.report('h2', WHOLE)
+        self.assertEqual(['dirty'], self.states('h2'))
+
+    def test_card_that_was_elsewhere_since_is_what_it_was_there(self):
+        self.use()
+        self.move_whole('h2')
+        self.clean_all()
+        self.delete()
+        self.switch_off('h2')
+        self.report('h3', WHOLE)
+        self.assertEqual(['available'], self.states('h3'))
+
+    def test_card_that_waits_for_the_host_is_not_offered_in_parts(self):
+        self.use()
+        self.heard('h1', 300)
+        self.report('h2', GPU, *VFS)
+        self.delete()
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.assert_withheld_for('the whole GPU was not clean', 'h2')
