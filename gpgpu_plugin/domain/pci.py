@@ -284,11 +284,12 @@ class Identity:
     def swap_reason(self, now: Identity) -> str | None:
         """Return how a scan shows that another device is in the place.
 
-        An unknown value proves nothing.
+        An unknown value proves nothing, nor does the case of letters, which
+        firmware or a tool may change.
         """
         for field in dataclasses.fields(self):
             old, new = getattr(self, field.name), getattr(now, field.name)
-            if None not in (old, new) and old != new:
+            if None not in (old, new) and old.upper() != new.upper():
                 return (f'another device is in its place: {field.name} was '
                         f'{old}, is {new}')
         return None

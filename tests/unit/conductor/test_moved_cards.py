@@ -191,6 +191,18 @@ class OtherHostTest(MovedCase):
         self.report('h2', board[0])
         self.assertEqual('available', self.on('h2').state)
 
+    def test_card_is_recognised_whatever_the_case_of_its_number(self):
+        self.report('h2', base.function(0, dsn=None, serial='pn-12ab '))
+        self.quarantine(self.on('h2').uuid)
+        self.switch_off('h2')
+        self.report('h3', base.function(0, dsn=None, serial='PN-12AB '))
+        self.assertEqual('quarantined', self.on('h3').state)
+        self.clean(self.on('h3').uuid)
+        self.clean_all()
+        # It is no other card in its own place, either.
+        self.report('h3', base.function(0, dsn=None, serial='pn-12Ab '))
+        self.assertEqual('available', self.on('h3').state)
+
     def test_card_is_recognised_by_one_number_that_becomes_readable(self):
         self.use()
         self.assertEqual('available', self.move(dsn=None).state)
