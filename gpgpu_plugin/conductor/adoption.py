@@ -32,6 +32,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
@@ -67,6 +68,8 @@ def adopt(session: orm.Session, host: models.Host,
     if not adopted and not host.restored:
         return
     _Adoption(session, host, book, adopted).run()
+    # Devices that the database did not know have no group yet.
+    variant_matching.apply(session, [host])
     _distrust_free(session, host)
     host.restored = False
     host_db.changed(host)
@@ -211,17 +214,19 @@ def _distrust_free(session: orm.Session, host: models.Host) -> None:
     """Have devices cleaned that the database shows as available.
 
     Somebody may have used them since the backup. A GPU that is only a parent
-    of vGPUs is not used itself.
+    of vGPUs is not used itself. A device in no group gets its token when it
+    joins one: its variant may be younger than the backup, too.
     """
     devices = device_db.of_hosts(session, [host.id])
     parents = {device.parent_id for device in devices
                if device.state != _State.AVAILABLE}
     for device in devices:
-        if (device.state == _State.AVAILABLE and device.group is not None
+        if (device.state == _State.AVAILABLE
                 and device.kind == device_rules.DeviceKind.PCI
                 and device.id not in parents and _is_claimable(device)):
             device_db.transition(session, device, _Event.DISTRUST)
-            device.clean_token = str(uuid.uuid4())
+            if device.group is not None:
+                device.clean_token = str(uuid.uuid4())
             event_db.add(session, 'distrust', host.name, device)
 
 
@@ -235,6 +240,5 @@ def _is_claimable(device: models.Device) -> bool:
         return True
     if device_db.pci_function(device).has_vgpus:
         return False
-    assert device.group is not None
-    return any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
+    return device.group is None or any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
                for offered in device.group.types)

@@ -287,10 +287,13 @@ def _record(session: orm.Session, seen: card_places.Place) -> _Record:
     elif any(_is_quarantined(session, device, left=gpu.before_swap is not None)
              for device in devices):
         state = _State.QUARANTINED
-    elif states - {_State.AVAILABLE, _State.RETIRED}:
+    elif states - {_State.AVAILABLE, _State.RETIRED} or seen.host.restored:
+        # After a restore, nobody knows what the host did since the backup.
         state = _State.DIRTY
-    return _Record(seen=seen, state=state, enabled=gpu.enabled,
-                   is_whole=gpu.state != _State.AVAILABLE)
+    return _Record(
+        seen=seen, state=state, enabled=gpu.enabled,
+        is_whole=gpu.state != _State.AVAILABLE or (
+            seen.host.restored and not device_db.pci_function(gpu).has_vfs))
 
 
 def _is_quarantined(session: orm.Session, device: models.Device, *,

@@ -27,6 +27,7 @@ from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -595,3 +596,55 @@ class MdevTest(vgpu_base.VGPUTestCase):
             self.functions, host='h2', node_uuid=base.node_uuid('h2')))
         [gpu] = device_admin.list_all(self.db, 'h2')
         self.assertEqual('dirty', gpu.state)
+
+
+class RestoreTest(MovedCase):
+    """The database is restored from a backup made before what happened."""
+
+    def restore(self):
+        sessions.mark_restored(self.db)
+
+    def again(self, host, *functions, expected=5):
+        """Have a host report in a session after the restore."""
+        node = base.node_uuid(host)
+        hosts.begin(self.db, host, node, expected=expected)
+        reports.report(self.db, base.scan(
+            functions, host=host, number=1, assignments=(), node_uuid=node))
+
+    def test_card_that_a_restored_host_got_since_is_cleaned(self):
+        self.report('h2')
+        self.restore()
+        self.again('h2', base.function(1, dsn=OTHER))
+        self.assertEqual('dirty', self.on('h2').state)
+        self.clean_all()
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_cards_of_a_host_that_the_backup_lacks_are_cleaned(self):
+        self.again('h2', base.function(1, dsn=OTHER))
+        self.assertEqual('dirty', self.on('h2').state)
+        self.clean_all()
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_card_of_a_host_that_is_off_since_is_cleaned_elsewhere(self):
+        self.restore()
+        # A new host, of which nobody has known anything.
+        self.report('h3', base.function(0, dsn=DSN))
+        self.assertEqual('dirty', self.on('h3').state)
+        self.assertEqual((), cleaning.tasks(self.db, 'h3'))
+        self.switch_off()
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.clean_all()
+        self.assertEqual('available', self.on('h3').state)
+
+    def test_device_whose_variant_is_younger_than_the_backup_is_cleaned(self):
+        self.report('h2')
+        self.restore()
+        card = base.function(1, dsn=OTHER, device='2331')
+        self.again('h2', card)
+        self.assertEqual('unmanaged', self.on('h2').shown_state)
+        self.assertEqual((), cleaning.tasks(self.db, 'h2'))
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='H200', vendor='10de', device='2331'))
+        self.assertEqual('dirty', self.on('h2').state)
+        self.clean_all()
+        self.assertEqual('available', self.on('h2').state)
