@@ -240,5 +240,6 @@ def _is_claimable(device: models.Device) -> bool:
         return True
     if device_db.pci_function(device).has_vgpus:
         return False
-    return device.group is None or any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
-               for offered in device.group.types)
+    return device.group is None or any(
+        offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
+        for offered in device.group.types)

@@ -184,14 +184,14 @@ def left_behind(session: orm.Session, gpus: Collection[models.Device],
         for uuid, (dsn, serial) in numbers.items()}
 
 
-def newest_left(cards: Collection[models.Card],
+def newest_left(records: Collection[models.Card],
                 after: datetime.datetime) -> models.Card | None:
     """Return the newest of such records.
 
     :param after: when the card was found in another place; older records no
         longer count
     """
-    return next((card for card in reversed(list(cards))
+    return next((card for card in reversed(list(records))
                  if (card.found_at or NEVER) > after), None)
 
 

@@ -57,7 +57,9 @@ class RestoreMixin:
         self.conductor = manager.ConductorManager(
             self.conf, self.db, types.SimpleNamespace())
         self.machines = {
-            host: known_machine.KnownMachine(host, base.EIGHT[:4])
+            host: known_machine.KnownMachine(host, [
+                base.replace(number, dsn=f'{host}-{number}')
+                for number in range(4)])
             for host in ('h1', 'h2')}
         self.trackers = {host: self.start(host) for host in self.machines}
         self.build('before')
