@@ -146,8 +146,7 @@ def _recall(session: orm.Session, host: models.Host, gpu: models.Device, *,
         withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
             host, gpu, card_places.LEFT_BEHIND))
     else:
-        for part in withdrawal.parts_of(gpu, vfs):
-            withdrawal.distrust(session, part)
+        withdrawal.distrust_parts(session, gpu, vfs)
     event_db.add(session, 'moved', host.name, gpu, detail=(
         'it was on a host that was deleted when the card was not clean'))
     host_db.changed(host)
@@ -315,8 +314,7 @@ def _wait(session: orm.Session, host: models.Host, card: models.Card,
           gpu: models.Device, last: _Record) -> None:
     """Withhold a GPU until its other host says whether it has it still."""
     card.waits_for = last.seen.device.uuid
-    for part in withdrawal.parts_of(gpu, withdrawal.children(session, gpu)):
-        withdrawal.distrust(session, part)
+    withdrawal.distrust_parts(session, gpu, withdrawal.children(session, gpu))
     event_db.add(session, 'moved', host.name, gpu, detail=(
         f'{last.text}. Host {last.seen.host.name} may be alive and have '
         f'another card with this number: the card here is cleaned when that '
@@ -347,10 +345,8 @@ def _clean(session: orm.Session, host: models.Host, gpu: models.Device,
     If the GPU itself was not clean in its last place, it is not enough to
     clean its VFs.
     """
-    parts = withdrawal.parts_of(gpu, vfs)
-    if parts == [gpu] or not last.is_whole:
-        for part in parts:
-            withdrawal.distrust(session, part)
+    if withdrawal.parts_of(gpu, vfs) == [gpu] or not last.is_whole:
+        withdrawal.distrust_parts(session, gpu, vfs)
         return
     use = card_places.last_whole(session, gpu)
     withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(

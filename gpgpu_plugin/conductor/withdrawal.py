@@ -200,6 +200,19 @@ def distrust(session: orm.Session, device: models.Device) -> None:
             device.clean_token = str(uuid_mod.uuid4())
 
 
+def distrust_parts(session: orm.Session, gpu: models.Device,
+                   vgpus: Sequence[models.Device]) -> None:
+    """Have a GPU cleaned, or the VFs that guests get of it.
+
+    Of these, also those that are away: its driver may make them later.
+
+    :param vgpus: its VFs and mdev rows
+    """
+    parts = parts_of(gpu, vgpus)
+    for part in parts if parts == [gpu] else vfs(vgpus):
+        distrust(session, part)
+
+
 def withhold(session: orm.Session, host: models.Host,
              devices: Iterable[models.Device], reason: str) -> None:
     """Quarantine devices now, or when their assignment ends."""

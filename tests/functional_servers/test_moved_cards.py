@@ -24,14 +24,14 @@ from tests.fixtures import services
 from tests.unit.conductor import base
 from tests.unit.conductor import test_moved_cards
 
-CARDS = [base.function(number) for number in range(4)]
+GPUS = [base.function(number) for number in range(4)]
 HOSTS = ('h2', 'h3', 'h4', 'h5')
 
 
 class PostgreSQLTest(test_moved_cards.MovedCase):
 
     server = services.POSTGRESQL
-    functions = tuple(CARDS)
+    functions = tuple(GPUS)
 
     def setUp(self):
         services.require(self, self.server)
@@ -55,7 +55,7 @@ class PostgreSQLTest(test_moved_cards.MovedCase):
                 started.wait(60)
                 for number in (1, 2):
                     reports.report(db, base.scan(
-                        CARDS, host=host, number=number,
+                        GPUS, host=host, number=number,
                         node_uuid=base.node_uuid(host)))
             finally:
                 db.engine.dispose()
@@ -82,7 +82,7 @@ class PostgreSQLTest(test_moved_cards.MovedCase):
 
     def use_all(self):
         test_moved_cards.releases.release(
-            self.db, base.uuids(self.boot(len(CARDS))))
+            self.db, base.uuids(self.boot(len(GPUS))))
 
 
 class MariaDBTest(PostgreSQLTest):

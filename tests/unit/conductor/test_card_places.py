@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of GPUs that a guest had whole, and that have VFs afterwards."""
 
+import dataclasses
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import moved_cards
@@ -208,6 +210,78 @@ class ArrivalTest(WholeCase):
         self.assertEqual(['available'] * 3, self.states('h2'))
         self.quarantine(self.on('h2').uuid)
         cleaning.operator_release(self.db, self.on('h2').uuid, OPERATOR)
+
+    def test_vfs_that_return_after_their_card_are_cleaned(self):
+        self.report('h1', GPU, *VFS)
+        self.report('h1')
+        self.report('h2', GPU, *VFS)
+        self.use_vf('h2')
+        self.report('h2')
+        self.report('h1', GPU, VFS[0])
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+
+    def test_card_that_is_cleaned_when_it_leaves_is_quarantined(self):
+        self.use()
+        [task] = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+        # What it was is known now, but the operator decides.
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.results(task.steps))
+        self.assertEqual(['quarantined'] * 3, self.states('h2'))
+        cleaning.operator_release(self.db, self.on('h2').uuid, OPERATOR)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_card_that_is_claimed_when_it_leaves_is_quarantined(self):
+        self.claim(variant='MI300X')
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_card_in_another_slot_of_its_host_is_quarantined(self):
+        self.use()
+        self.report('h1', dataclasses.replace(
+            GPU, id='/devices/pci0000:77/01.0/00.0', address='0000:77:00.0'),
+            *(dataclasses.replace(
+                vf, id=f'/devices/pci0000:77/01.0/00.0/vf{number}',
+                pf='/devices/pci0000:77/01.0/00.0',
+                address=f'0000:77:00.{number + 1}')
+              for number, vf in enumerate(VFS)))
+        self.assertEqual({
+            '0000:00:00.0': 'dirty', '0000:77:00.0': 'quarantined',
+            '0000:77:00.1': 'quarantined', '0000:77:00.2': 'quarantined',
+        }, {device.address: device.state for device in self.devices('h1')})
+
+    def other_on_h2(self):
+        """Have another card be in the slot of h2, with VFs."""
+        self.report('h2', base.replace(
+            0, device='74a1', dsn=test_moved_cards.OTHER, used_by='vf',
+            sriov_totalvfs=2, sriov_numvfs=2), *VFS)
+        return self.on('h2').uuid
+
+    def assert_present_quarantined(self, host):
+        self.assertEqual({'quarantined'}, {
+            device.state for device in self.devices(host) if device.present})
+
+    def test_card_whose_place_was_prepared_is_quarantined(self):
+        retirement.replace(self.db, self.other_on_h2(), OPERATOR)
+        self.use()
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_present_quarantined('h2')
+
+    def test_card_that_is_accepted_in_another_place_is_quarantined(self):
+        other = self.other_on_h2()
+        self.use()
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assertIn('remove them on the host', self.refused(
+            cleaning.operator_release, other, OPERATOR))
+        retirement.replace(self.db, other, OPERATOR)
+        self.assert_present_quarantined('h2')
 
     def test_card_whose_vfs_guests_had_is_cleaned_as_a_whole(self):
         self.report('h1', GPU, *VFS)
