@@ -31,7 +31,6 @@ from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capability
 
-
 _KEPT = 10000
 """Devices whose values are kept in memory, as the texts of their JSON columns
 are (db.device)."""

@@ -275,7 +275,7 @@ class AttemptTest(CleaningCase):
         self.finish(self.started(again, 'a2'), 'a2')
         self.assertEqual({'available': 8}, self.states())
 
-    def test_start_that_is_delivered_twice_is_one(self):
+    def test_start_that_comes_twice_is_one(self):
         [task] = self.dirty()
         again = self.started(task, 'a1')
         before = self.kinds()
