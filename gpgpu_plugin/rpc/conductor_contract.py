@@ -227,6 +227,8 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
                       device_uuid: str, token: str, attempt: str) -> None:
         """Change a device from dirty to cleaning.
 
+        The same call may come twice, and is executed once.
+
         :param token: of the CleanTask, which names the last attempt or, if
             there was none, what made the device dirty
         :param attempt: UUID of this attempt, the device's token from now on
