@@ -87,6 +87,8 @@ def others(session: orm.Session,
     Their numbers tell; of several cards with one number, each counts.
     """
     numbers = [card_db.numbers(device_db.identity(gpu)) for gpu in gpus]
+    if not any(map(any, numbers)):
+        return {gpu.uuid: [] for gpu in gpus}
     seen = [(card.found_at, device, host) for card, device, host
             in card_db.with_numbers(
                 session, [dsn for dsn, _ in numbers if dsn],
@@ -204,9 +206,10 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
     :returns: None: nobody, or a cleaning of the whole GPU has passed since
     """
     places = _places(session, gpu)
-    cleaned = max((at for at in (
-        ledger.last_passed(session, place.device.uuid) for place in places)
-        if at is not None), default=NEVER)
+    cleaned = max((at for place in places if (at := ledger.last_passed(
+        session, place.device.uuid)) is not None and (
+            # What was cleaned there later is another card.
+            place.device is gpu or at <= places[0].found_at)), default=NEVER)
     uses = [use for use in (
         _use(session, place, cleaned) for place in places) if use is not None]
     if uses:

@@ -392,6 +392,9 @@ def decide(db: api.Database, silent_after: float,
                         'is tried again in %(interval)s s: %(reason)s', {
                             'device': device_uuid, 'interval': INTERVAL,
                             'reason': exc})
+        except exception.NotFound:
+            # Its host was deleted meanwhile.
+            continue
         else:
             if host is not None:
                 notify(host)

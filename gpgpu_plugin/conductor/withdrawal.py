@@ -133,7 +133,9 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             else:
                 device_db.transition(session, part, _Event.DISTRUST)
                 part.clean_token = str(uuid_mod.uuid4())
-        waits = card_db.waits(session, device.uuid)
+        waits = card_db.waits(session, device.uuid if device.parent_id is None
+                              else session.get_one(
+                                  models.Device, device.parent_id).uuid)
         if waits is not None:
             # The operator knows what the card is.
             waits.waits_for = None
@@ -185,7 +187,8 @@ def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
             host_db.changed(host)
         withhold(session, host, [gpu, *parts], reason)
     elif gpu.state == _State.DIRTY:
-        for vf in parts:
+        # Also those that are away: its driver may make one after the other.
+        for vf in vfs(children(session, gpu)):
             distrust(session, vf)
         device_db.transition(session, gpu, _Event.ACCEPT)
         gpu.clean_token = None
@@ -254,9 +257,9 @@ def check_whole(session: orm.Session, host: models.Host,
     last = card_places.last_whole(session, gpu)
     if last is not None:
         raise refused(host, device, (
-            f'it cannot be {asked}, since it is {device.state}: {last}, '
-            f'which cannot be cleaned while it has VFs; remove them on the '
-            f'host first'))
+            f'it cannot be {asked}: {last}, and no cleaning of the whole GPU '
+            f'has passed since. Remove the VFs of {gpu.address} on host '
+            f'{host.name} first'))
 
 
 def release(session: orm.Session, host: models.Host, device: models.Device,
@@ -353,10 +356,14 @@ def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
         ledger.add(session, host, vf, ledger_rules.Verdict.QUARANTINED,
                    reason=reason)
         device_db.transition(session, vf, _Event.QUARANTINE)
-    elif (gpu.state in (_State.DIRTY, _State.CLEANING)
+    elif (_is_unclean(gpu) or any(map(_is_unclean, vfs(known)))
             or card_db.waits(session, gpu.uuid) is not None):
         # It gets its token when it joins a group.
         device_db.transition(session, vf, _Event.DISTRUST)
+
+
+def _is_unclean(device: models.Device) -> bool:
+    return device.state in (_State.DIRTY, _State.CLEANING)
 
 
 def _quarantined(gpu: models.Device,

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import datetime
 import typing
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ from gpgpu_plugin.domain import pci
 
 _LONGEST = 255
 """Characters of a number that are stored and compared."""
+
+_LONG_AGO = datetime.datetime(1970, 1, 2)
 
 MOST = 64
 """GPUs that may have one number; what more of them have identifies none."""
@@ -91,22 +94,32 @@ def left_behind(session: orm.Session, dsns: Collection[str],
         .order_by(models.Card.found_at)))
 
 
-def delete_of_host(session: orm.Session, host_id: int) -> None:
-    """Delete the rows of a host's devices, but not those of unclean cards."""
+def delete_of_host(session: orm.Session, host: models.Host) -> None:
+    """Delete the rows of a host's devices, but not those of unclean cards.
+
+    After a restore, no card of a host that has not reported is known to be
+    clean.
+    """
     devices = session.execute(
         sa.select(models.Device.id, models.Device.uuid, models.Device.state,
                   models.Device.parent_id)
-        .where(models.Device.host_id == host_id)).all()
+        .where(models.Device.host_id == host.id)).all()
+    of_host = models.Card.device_uuid.in_([device.uuid for device in devices])
     available = str(device_rules.DeviceState.AVAILABLE)
     parents = {device.parent_id for device in devices
                if device.state != available}
-    whole = {device.uuid for device in devices if device.state != available}
+    whole = {device.uuid for device in devices
+             if device.state != available or host.restored}
+    # What these were in their last place is not known yet.
+    whole.update(session.scalars(sa.select(models.Card.device_uuid).where(
+        of_host, models.Card.waits_for.is_not(None))))
     unclean = whole | {
         device.uuid for device in devices if device.id in parents}
-    of_host = models.Card.device_uuid.in_([device.uuid for device in devices])
     session.execute(sa.delete(models.Card).where(
         of_host, models.Card.device_uuid.not_in(unclean)))
     session.execute(sa.update(models.Card).where(of_host).values(
+        # Unknown for cards that were there before migration 0031.
+        found_at=sa.func.coalesce(models.Card.found_at, _LONG_AGO),
         waits_for=sa.case((models.Card.device_uuid.in_(whole),
                            models.Card.device_uuid))))
 

@@ -142,7 +142,8 @@ def _waits(session: orm.Session, devices: Sequence[device_list.ListedDevice],
 def _waits_for(other: tuple[str, str] | None) -> str:
     ends = '"gpgpu-manage device clean" ends the wait'
     if other is None:
-        return f'its cleaning waits for a decision of gpgpu-conductor; {ends}'
+        return (f'gpgpu-conductor has not yet decided whether the card was '
+                f'moved; {ends}')
     host, address = other
     return (f'the card at {address} of {host} had the same number and was not '
             f'clean or not offered: the cleaning here waits until {host} '

@@ -160,7 +160,7 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
         if not force:
             _check_clean(session, host)
         assignment_db.delete_of_host(session, host.id)
-        card_db.delete_of_host(session, host.id)
+        card_db.delete_of_host(session, host)
         device_db.delete_of_host(session, host.id)
         for group in group_db.of_hosts(session, [host.id]):
             session.delete(group)
@@ -176,8 +176,16 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
 
     If the host reports again, its devices are new ones.
 
-    :raises Conflict: one is not clean, disabled or retired
+    :raises Conflict: one is not clean, disabled or retired, or nobody knows
     """
+    if host.restored:
+        raise exception.Conflict(
+            kind='host', name=host.name,
+            reason='the database was restored from a backup, and the host has '
+                   'not reported since: whether its devices are clean is not '
+                   'known. Start its nova-compute, which cleans them. Or use '
+                   '--force if the GPUs are gone, or if you accept them '
+                   'without evidence')
     withheld = [
         f'{device.address} ({device.uuid}) is {reason}'
         for device in device_db.of_hosts(session, [host.id])

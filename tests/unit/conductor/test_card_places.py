@@ -12,17 +12,25 @@
 """Tests of GPUs that a guest had whole, and that have VFs afterwards."""
 
 import dataclasses
+import datetime
+
+import fixtures
+import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.unit.conductor import base
@@ -91,7 +99,7 @@ class WholeCase(test_moved_cards.MovedCase):
                 self.assertIn('had the whole GPU', self.refused(
                     call, vf.uuid, OPERATOR))
         for call in (withdrawal.clean, cleaning.operator_release):
-            self.assertIn('remove them on the host', self.refused(
+            self.assertIn('Remove the VFs of ', self.refused(
                 call, gpu.uuid, OPERATOR))
         self.assertEqual(['quarantined'] * 3, self.states(host))
 
@@ -278,7 +286,7 @@ class ArrivalTest(WholeCase):
         self.use()
         self.switch_off()
         self.report('h2', GPU, *VFS)
-        self.assertIn('remove them on the host', self.refused(
+        self.assertIn('Remove the VFs of ', self.refused(
             cleaning.operator_release, other, OPERATOR))
         retirement.replace(self.db, other, OPERATOR)
         self.assert_present_quarantined('h2')
@@ -323,6 +331,27 @@ class SameHostTest(WholeCase):
         self.assertEqual(['quarantined'] * 3, self.states('h1'))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         self.assert_cleaned_whole('h1')
+
+    def test_cleaning_of_another_card_with_the_number_later_is_none(self):
+        with self.db.reader() as session:
+            [here] = card_places._places(
+                session, device_db.get(session, self.on('h1').uuid))
+            other = dataclasses.replace(here, device=models.Device(uuid='x'))
+            for name, value in (
+                    ('_places', lambda *_: [here, other]),
+                    ('_use', lambda session, place, cleaned: (
+                        (1, 'used') if cleaned == card_places.NEVER
+                        else None))):
+                self.useFixture(fixtures.MockPatchObject(
+                    card_places, name, value))
+            for hours, expected in ((1, 'used'), (0, None), (-1, None)):
+                passed = here.found_at + datetime.timedelta(hours=hours)
+                self.useFixture(fixtures.MockPatchObject(
+                    card_places.ledger, 'last_passed',
+                    lambda session, uuid, passed=passed: (
+                        passed if uuid == 'x' else None)))
+                self.assertEqual(expected, card_places.last_whole(
+                    session, here.device))
 
     def test_vfs_of_a_card_that_passes_are_cleaned_after_it(self):
         self.use()
@@ -382,6 +411,33 @@ class DeletedHostTest(WholeCase):
         self.delete()
         self.report('h2', GPU, *VFS)
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_card_that_was_there_before_the_table_is_remembered(self):
+        self.use()
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Card).values(found_at=None))
+        self.delete()
+        self.report('h2', WHOLE)
+        self.assertEqual(['dirty'], self.states('h2'))
+
+    def test_no_card_of_a_restored_host_counts_as_clean(self):
+        sessions.mark_restored(self.db)
+        exc = self.assertRaises(
+            exception.Conflict, host_admin.delete, self.db, 'h1')
+        self.assertIn('restored from a backup', str(exc))
+        self.delete()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld_for('the whole GPU was not clean', 'h2')
+
+    def test_card_that_waited_for_another_host_counts_as_not_clean(self):
+        self.use()
+        self.heard('h1', 300)
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+        self.delete('h2')
+        self.delete('h1')
+        self.report('h3', GPU, *VFS)
+        self.assert_withheld_for('the whole GPU was not clean', 'h3')
 
     def test_clean_card_is_offered(self):
         self.delete()

@@ -456,6 +456,20 @@ class LiveHostTest(MovedCase):
         self.decide()
         self.assertEqual('quarantined', self.on('h2').state)
 
+    def test_card_whose_host_is_deleted_meanwhile_holds_up_no_other(self):
+        self.report('h1', base.function(0, dsn=DSN),
+                    base.function(1, dsn=OTHER))
+        for device in device_admin.list_all(self.db, 'h1'):
+            self.quarantine(device.uuid)
+        self.report('h2', base.function(0, dsn=DSN))
+        self.report('h3', base.function(0, dsn=OTHER))
+        self.switch_off()
+        gone = exception.NotFound(kind='device', name='x')
+        with mock.patch.object(self.db, 'write', side_effect=[
+                gone, mock.DEFAULT], wraps=self.db.write):
+            self.decide()
+        self.assertEqual('quarantined', self.on('h3').state)
+
     def test_operator_need_not_wait(self):
         self.wait()
         self.clean(self.on('h2').uuid)
@@ -558,6 +572,25 @@ class VGPUTest(MovedCase):
         self.assertEqual(['dirty'], self.states('h2'))
         self.report('h2', self.gpu, *self.vfs)
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_vfs_that_the_new_host_makes_one_by_one_are_cleaned(self):
+        self.use()
+        self.switch_off()
+        self.report('h2', base.function(
+            0, device='74a1', dsn=DSN, sriov_totalvfs=2))
+        self.report('h2', self.gpu, self.vfs[0])
+        self.report('h2', self.gpu, *self.vfs)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_operator_ends_the_wait_of_a_card_by_one_of_its_vfs(self):
+        self.use()
+        self.heard('h1', 300)
+        self.report('h2', self.gpu, *self.vfs)
+        [vf, _] = [device for device in device_admin.list_all(self.db, 'h2')
+                   if device.parent]
+        self.assertIn('ends the wait', vf.reason)
+        withdrawal.clean(self.db, vf.uuid, OPERATOR)
+        self.assertEqual(2, len(cleaning.tasks(self.db, 'h2')))
 
     def test_further_vfs_of_a_card_that_waits_are_not_offered(self):
         self.quarantine(self.first().uuid)

@@ -406,7 +406,7 @@ class VFTest(RetirementCase):
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(
             whole, used_by='vf', sriov_numvfs=1),)))
-        self.assertIn('remove them on the host', self.refused(
+        self.assertIn('Remove the VFs of ', self.refused(
             cleaning.operator_release, gpu, OPERATOR))
         hosts.store(self.db, base.scan((whole,)))
         cleaning.operator_release(self.db, gpu, OPERATOR)
