@@ -135,6 +135,26 @@ class SwapTest(base.ConductorTestCase):
         self.assertEqual(
             [now for _, now in changes] + before[3:], self.rows())
 
+    def test_single_device_is_changed_alone_unless_it_was_meanwhile(self):
+        first, *others = self.rows()
+        claimed = dataclasses.replace(
+            device_db.after(first, device_rules.DeviceEvent.CLAIM),
+            vgpu_type='A', clean_token='x')
+        for _ in range(2):
+            with self.db.writer() as session, self.statements() as found:
+                device_db.swap(session, [(first, claimed)])
+            self.assertEqual(2, len(found))
+            self.assertEqual([claimed, *others], self.rows())
+            # The second time by the statement that was kept.
+            first, claimed = claimed, dataclasses.replace(
+                claimed, generation=claimed.generation + 1, state='assigned',
+                vgpu_type='B', clean_token='y')
+        with self.assertRaisesRegex(exception.Conflict, first.uuid):
+            with self.db.writer() as session:
+                device_db.swap(session, [(
+                    dataclasses.replace(first, generation=99), claimed)])
+        self.assertEqual([first, *others], self.rows())
+
     def test_nothing_changes_if_one_device_was_changed_meanwhile(self):
         first, second, *_ = before = self.rows()
         stale = dataclasses.replace(second, generation=7)

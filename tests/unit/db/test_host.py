@@ -94,14 +94,18 @@ class ChangedTest(base.DatabaseTestCase):
 
     def test_change_raises_the_generation_and_sets_the_time(self):
         self.add(base.host('h1', id=1, generation=3))
-        with self.db.writer() as session:
-            before = host_db.now(session)
-            host_db.changed(host_db.lock(session, 'h1'))
-        with self.db.reader() as session:
-            [version] = host_db.changed_since(session, 0)
-            self.assertEqual((1, 4), version[:2])
-            self.assertTrue(
-                before <= version.changed_at <= host_db.now(session))
+        for generation, mark in ((4, host_db.changed), (5, host_db.change)):
+            with self.db.writer() as session:
+                before = host_db.now(session)
+                host = host_db.lock(session, 'h1')
+                mark(host)
+            self.assertEqual(generation, host.generation)
+            with self.db.reader() as session:
+                [version] = host_db.changed_since(session, 0)
+                self.assertEqual((1, generation), version[:2])
+                self.assertEqual(host.changed_at, version.changed_at)
+                self.assertTrue(
+                    before <= version.changed_at <= host_db.now(session))
 
     def test_hosts_that_changed_are_found_deleted_ones_too(self):
         self.add(base.host('h1', id=1, changed_at=5.5),

@@ -78,6 +78,19 @@ class AvailableTest(base.BaseTestCase):
         self.assertEqual({WHOLE: 1, '4Q': 4, '16Q': 1},
                          self.available(make.t4s(gpu, variant=accepted)))
 
+    def test_capacity_of_an_unchanged_gpu_is_computed_once(self):
+        gpu = make.gpu(mechanism='mdev')
+        [first], [second] = (make.t4s(gpu).gpu_capacities for _ in range(2))
+        self.assertIs(first, second)
+        mixed = dataclasses.replace(make.T4, mix_policy='mixed_size')
+        self.assertEqual('mixed_size', make.t4s(
+            gpu, variant=mixed).gpu_capacities[0].mix_policy)
+        # With a row of an mdev it depends on more than the GPU.
+        [third] = make.t4s(gpu, make.mdev_row(
+            gpu, 0, vgpu_type='T4-4Q',
+            state=device_rules.DeviceState.ASSIGNED)).gpu_capacities
+        self.assertEqual(1, len(third.vgpus))
+
     def test_vgpu_leaves_its_gpu_to_vgpus_of_its_type(self):
         gpu = make.gpu(mechanism='mdev')
         row = make.mdev_row(gpu, 0, vgpu_type='T4-4Q',
