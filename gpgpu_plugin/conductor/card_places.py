@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Collection
+from collections.abc import Sequence
 
 from sqlalchemy import orm
 
@@ -44,8 +45,8 @@ at which it was heard."""
 NEVER = datetime.datetime.min
 """When a card was found whose time is not known."""
 
-
 LEFT_BEHIND = 'the whole GPU was not clean when its last host was deleted'
+"""What takes the place of the last user, who was forgotten with the host."""
 
 
 def address(device: models.Device) -> str:
@@ -206,10 +207,7 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
     :returns: None: nobody, or a cleaning of the whole GPU has passed since
     """
     places = _places(session, gpu)
-    cleaned = max((at for place in places if (at := ledger.last_passed(
-        session, place.device.uuid)) is not None and (
-            # What was cleaned there later is another card.
-            place.device is gpu or at <= places[0].found_at)), default=NEVER)
+    cleaned = _cleaned_at(session, places)
     uses = [use for use in (
         _use(session, place, cleaned) for place in places) if use is not None]
     if uses:
@@ -218,6 +216,22 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
         cleaned, *(place.found_at for place in places
                    if place.device is not gpu), NEVER))
     return LEFT_BEHIND if left is not None and left.waits_for else None
+
+
+def _cleaned_at(session: orm.Session,
+                places: Sequence[Place]) -> datetime.datetime:
+    """Return when a card passed a cleaning last, in any of its places.
+
+    :param places: the first one is where it is
+    """
+    here, *earlier = places
+    passed = [ledger.last_passed(session, here.device.uuid) or NEVER]
+    for place in earlier:
+        at = ledger.last_passed(session, place.device.uuid) or NEVER
+        # What was cleaned there after it had left is another card.
+        if at <= here.found_at:
+            passed.append(at)
+    return max(passed)
 
 
 def _places(session: orm.Session, gpu: models.Device) -> list[Place]:

@@ -113,9 +113,8 @@ def _took_a_place(session: orm.Session, device: models.Device) -> bool:
     """Return whether a GPU, or that of a VF, replaced a retired one."""
     if device.kind == device_rules.DeviceKind.MDEV:
         return False
-    gpu = (device if device.parent_id is None
-           else session.get_one(models.Device, device.parent_id))
-    return device_db.replaced(session, gpu) is not None
+    return device_db.replaced(
+        session, withdrawal.gpu_of(session, device)) is not None
 
 
 def _lock(session: orm.Session, host_id: int, device_uuid: str,

@@ -133,9 +133,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             else:
                 device_db.transition(session, part, _Event.DISTRUST)
                 part.clean_token = str(uuid_mod.uuid4())
-        waits = card_db.waits(session, device.uuid if device.parent_id is None
-                              else session.get_one(
-                                  models.Device, device.parent_id).uuid)
+        waits = card_db.waits(session, gpu_of(session, device).uuid)
         if waits is not None:
             # The operator knows what the card is.
             waits.waits_for = None
@@ -248,8 +246,7 @@ def check_whole(session: orm.Session, host: models.Host,
     :param asked: see domain.device.refusal
     :raises Conflict: a guest had the whole GPU before
     """
-    gpu = device if device.parent_id is None else session.get_one(
-        models.Device, device.parent_id)
+    gpu = gpu_of(session, device)
     if not device_db.pci_function(gpu).has_vfs or not (
             gpu.state != _State.AVAILABLE
             or card_db.waits(session, gpu.uuid) is not None):
@@ -297,6 +294,12 @@ def children(session: orm.Session,
     """Return the VFs and mdev rows of a device."""
     return [child for child in device_db.of_hosts(session, [device.host_id])
             if child.parent_id == device.id]
+
+
+def gpu_of(session: orm.Session, device: models.Device) -> models.Device:
+    """Return the GPU of a VF or an mdev row; any other device itself."""
+    return (device if device.parent_id is None
+            else session.get_one(models.Device, device.parent_id))
 
 
 def parts_of(device: models.Device,

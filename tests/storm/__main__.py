@@ -145,8 +145,8 @@ def _arguments() -> argparse.Namespace:
         '--seed', default=str(int.from_bytes(os.urandom(4), 'big')),
         help='seed of all random choices; the default is a new one')
     parser.add_argument('--seconds', type=float, default=SECONDS,
-                        help='duration of the faults on each server; default '
-                             '%(default)s')
+                        help='shortest duration of the faults on each '
+                             'server; default %(default)s')
     parser.add_argument('--keep', action='store_true', help='keep the logs')
     parser.add_argument('servers', nargs='*', metavar='SERVER',
                         default=list(SERVERS), help='postgresql, mariadb')

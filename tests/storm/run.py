@@ -41,7 +41,7 @@ class Setting:
 
     :ivar server: URL of the database server
     :ivar seed: seed of all random choices
-    :ivar seconds: duration of the faults
+    :ivar seconds: duration of the faults, at least
     """
 
     server: str

@@ -432,7 +432,8 @@ class LiveHostTest(MovedCase):
         self.decide()
         self.assertEqual('quarantined', self.on('h2').state)
 
-    def test_card_that_cannot_be_decided_holds_up_no_other(self):
+    def wait_for_two(self):
+        """Let h2 and h3 have a card each that h1 had quarantined."""
         self.report('h1', base.function(0, dsn=DSN),
                     base.function(1, dsn=OTHER))
         for device in device_admin.list_all(self.db, 'h1'):
@@ -440,6 +441,9 @@ class LiveHostTest(MovedCase):
         self.report('h2', base.function(0, dsn=DSN))
         self.report('h3', base.function(0, dsn=OTHER))
         self.switch_off()
+
+    def test_card_that_cannot_be_decided_holds_up_no_other(self):
+        self.wait_for_two()
         write, log = self.db.write, self.useFixture(fixtures.FakeLogger(
             level=logging.WARNING))
         away = exception.DatabaseUnavailable(reason='gone')
@@ -457,13 +461,7 @@ class LiveHostTest(MovedCase):
         self.assertEqual('quarantined', self.on('h2').state)
 
     def test_card_whose_host_is_deleted_meanwhile_holds_up_no_other(self):
-        self.report('h1', base.function(0, dsn=DSN),
-                    base.function(1, dsn=OTHER))
-        for device in device_admin.list_all(self.db, 'h1'):
-            self.quarantine(device.uuid)
-        self.report('h2', base.function(0, dsn=DSN))
-        self.report('h3', base.function(0, dsn=OTHER))
-        self.switch_off()
+        self.wait_for_two()
         gone = exception.NotFound(kind='device', name='x')
         with mock.patch.object(self.db, 'write', side_effect=[
                 gone, mock.DEFAULT], wraps=self.db.write):
