@@ -66,7 +66,7 @@ class LibvirtProcessTest(cloud.ProcessCloud):
         (self.stack.state / 'gpu1/instances').mkdir(parents=True)
         self.start_compute('gpu1', COMPUTE_CONF)
         self.manage('variant', 'create', 'H100', *stack.HGX_H100)
-        self.assertEqual(8, self.wait_for_group('H100')['total'])
+        self.wait_for_inventory('H100', 8)
         # Before the processes end.
         self.addCleanup(self._end_guests)
 

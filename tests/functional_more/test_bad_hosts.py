@@ -63,6 +63,7 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         return total - reserved
 
     def _first_host_works(self, count: int = 4) -> None:
+        self.wait_offered()
         self.boot(self.flavor(L40S=count), host='gpu1')
 
     def _reason(self) -> str:

@@ -170,6 +170,7 @@ class ExactDevicesTest(ExactCloud):
         self.manage('host', 'drain', 'gpu1')
         self.delete(self.refused('host_draining', device['uuid']))
         self.manage('host', 'undrain', 'gpu1')
+        self.wait_offered()
         self.delete(self.named(device['uuid']))
 
     def test_quarantined_device_is_refused(self) -> None:

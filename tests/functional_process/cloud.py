@@ -115,20 +115,23 @@ class ProcessCloud(base.BaseTestCase):
         return [next(v for k, v in row.items() if k.lower() == 'host')
                 for row in self.manage('host', 'list', '-f', 'json')]
 
-    def wait_for_group(self, variant: str) -> dict[str, int]:
-        """Return the inventory of a variant's group, once Placement has it."""
-        def found() -> dict[str, int] | None:
+    def wait_for_inventory(self, variant: str, total: int) -> None:
+        """Wait until Placement offers all of a variant's GPUs.
+
+        Those that the host has not cleaned yet are reserved.
+        """
+        def found() -> bool:
             placement = self._client('placement', '', 'placement 1.39')
             for provider in placement.get(
                     '/resource_providers').json()['resource_providers']:
                 if provider['name'].endswith(f'_gpu_{variant}'):
-                    inventories = placement.get(
+                    inventory = placement.get(
                         f'/resource_providers/{provider["uuid"]}/inventories'
-                    ).json()['inventories']
-                    return inventories.get(f'CUSTOM_GPU_{variant}')  # type: ignore[no-any-return]
-            return None
-        return self.wait_for(  # type: ignore[no-any-return]
-            found, f'the group of {variant} in Placement')
+                    ).json()['inventories'].get(f'CUSTOM_GPU_{variant}', {})
+                    return (inventory.get('total'),
+                            inventory.get('reserved')) == (total, 0)
+            return False
+        self.wait_for(found, f'{total} GPUs of {variant} in Placement')
 
     def devices(self, *filters: str) -> list[typing.Any]:
         """Return the rows of ``device list`` with filters."""
