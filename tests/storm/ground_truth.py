@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import threading
@@ -28,6 +27,8 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+
+from tests.storm import record_file
 
 DOUBLE_USE_FILE = 'double_use'
 
@@ -60,15 +61,13 @@ class GroundTruth:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._path = folder / 'ground_truth'
+        self._file = record_file.RecordFile(folder / 'ground_truth')
         self._double_use = folder / DOUBLE_USE_FILE
         self._lock = threading.RLock()
         self.devices: dict[str, Device] = {}
         self.counts: dict[str, int] = {}
-        self._log: int | None = None
-        if self._path.exists():
-            for line in self._path.read_text().splitlines():
-                self._replay(*json.loads(line))
+        for event in self._file.read():
+            self._replay(*event)
         for device in self.devices.values():
             # The process that cleaned it has ended.
             device.cleaning = False
@@ -156,13 +155,9 @@ class GroundTruth:
 
     def _write(self, what: str, stable_id: str, instance: str) -> None:
         with self._lock:
-            if self._log is None:
-                self._log = os.open(
-                    self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             event = (round(time.time(), 3), os.getpid(), what, stable_id,
                      instance)
-            # One call: the process may be killed at any moment.
-            os.write(self._log, f'{json.dumps(event)}\n'.encode())
+            self._file.append(*event)
             self._replay(*event)
 
     def _replay(self, at: float, pid: int, what: str, stable_id: str,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import faulthandler
 import fcntl
 import logging
 import multiprocessing
@@ -81,6 +82,9 @@ _CONF = """
 kombu_reconnect_delay = 0.1
 """
 _HOUR = 3600.0
+
+STACKS_FILE = 'stacks'
+"""File to which a process writes the stacks of its threads after SIGUSR1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -297,6 +301,8 @@ def run(setting: Setting,
         filename=setting.folder / 'log', level=logging.INFO, force=True,
         format='%(asctime)s %(process)d %(threadName)s %(levelname)s '
                '%(name)s %(message)s')
+    stacks = (setting.folder / STACKS_FILE).open('w')
+    faulthandler.register(signal.SIGUSR1, stacks)
     try:
         host = Host(setting)
         host.start()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import enum
 import heapq
-import json
 import pathlib
 import random
 import threading
@@ -27,6 +26,7 @@ import oslo_messaging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.storm import ground_truth
+from tests.storm import record_file
 
 
 class MessageFault(enum.StrEnum):
@@ -64,7 +64,7 @@ class DelayedMessages:
 
     def __init__(self, folder: pathlib.Path, client: rpc_transport.RPCClient,
                  rng: random.Random, truth: ground_truth.GroundTruth) -> None:
-        self._path = folder / 'messages'
+        self._file = record_file.RecordFile(folder / 'messages')
         self._client = client
         self._rng = rng
         self._truth = truth
@@ -76,13 +76,11 @@ class DelayedMessages:
 
     def _load(self) -> None:
         waiting: dict[str, tuple[str, dict[str, object]]] = {}
-        if self._path.exists():
-            for line in self._path.read_text().splitlines():
-                number, method, arguments = json.loads(line)
-                if method is None:
-                    waiting.pop(number, None)
-                else:
-                    waiting[number] = method, arguments
+        for number, method, arguments in self._file.read():
+            if method is None:
+                waiting.pop(number, None)
+            else:
+                waiting[number] = method, arguments
         for number, (method, arguments) in waiting.items():
             heapq.heappush(
                 self._due, (self._when(), number, method, arguments))
@@ -105,16 +103,11 @@ class DelayedMessages:
     def send_later(self, method: str, arguments: dict[str, object]) -> None:
         """Store a message and send it after a delay."""
         number = str(uuid.uuid4())
-        self._append(number, method, arguments)
         with self._changed:
+            self._file.append(number, method, arguments)
             heapq.heappush(
                 self._due, (self._when(), number, method, arguments))
             self._changed.notify()
-
-    def _append(self, number: str, method: str | None,
-              arguments: dict[str, object]) -> None:
-        with self._path.open('a', encoding='utf-8') as file:
-            file.write(f'{json.dumps((number, method, arguments))}\n')
 
     def _send_late(self) -> None:
         while True:
@@ -136,7 +129,7 @@ class DelayedMessages:
             with self._changed:
                 self._due = [item for item in self._due if item[1] != number]
                 heapq.heapify(self._due)
-                self._append(number, None, {})
+                self._file.append(number, None, {})
                 self._changed.notify_all()
 
     def flush(self) -> None:

@@ -184,6 +184,15 @@ class Host:
                 f'{self.setting.name} ended with {self._process.exitcode}:\n'
                 f'{self.log()[-3000:]}')
 
+    def _stacks(self) -> str:
+        """Return what all threads of the process do now."""
+        assert self._process is not None and self._process.pid is not None
+        path = self.setting.folder / host_mod.STACKS_FILE
+        os.kill(self._process.pid, signal.SIGUSR1)
+        # Nothing tells that all has been written.
+        time.sleep(2)
+        return path.read_text()
+
     def log(self) -> str:
         """Return the log of all processes of the host."""
         path = self.setting.folder / 'log'
@@ -209,5 +218,6 @@ class Host:
             self.check()
             if time.monotonic() > deadline:
                 raise ProcessDied(
-                    f'{self.setting.name} has not done {command}')
+                    f'{self.setting.name} has not done {command}:\n'
+                    f'{self._stacks()}')
         assert self._pipe.recv() == command
