@@ -49,6 +49,8 @@ LOG = logging.getLogger(__name__)
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 
+_SINCE_BACKUP = ('nobody knows who had the whole GPU since the backup from '
+                 'which the database was restored')
 
 def adopt(session: orm.Session, host: models.Host,
           book: Sequence[objects.Assignment] | None) -> None:
@@ -227,6 +229,8 @@ def _distrust_free(session: orm.Session, host: models.Host) -> None:
             device_db.transition(session, device, _Event.DISTRUST)
             if device.group is not None:
                 device.clean_token = str(uuid.uuid4())
+            if device.parent_id is None:
+                device.whole_use = _SINCE_BACKUP
             event_db.add(session, 'distrust', host.name, device)
 
 

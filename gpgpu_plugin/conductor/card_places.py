@@ -94,7 +94,7 @@ def others(session: orm.Session,
             in card_db.with_numbers(
                 session, [dsn for dsn, _ in numbers if dsn],
                 [serial for _, serial in numbers if serial])]
-    came = [(_came_at(session, device), device,
+    came = [(device.swapped_at or NEVER, device,
              session.get_one(models.Host, device.host_id))
             for device in card_db.unaccepted(session)]
     return {gpu.uuid: [
@@ -112,17 +112,6 @@ def place(session: orm.Session, gpu: models.Device,
     """Return one of the other places of a GPU; None: it is none any more."""
     return next((found for found in others(session, [gpu])[gpu.uuid]
                  if found.device.uuid == device_uuid), None)
-
-
-def _came_at(session: orm.Session,
-             device: models.Device) -> datetime.datetime:
-    """Return when a card was found in the place of another.
-
-    If that is not known, no other place counts as later.
-    """
-    last = ledger.last_entry(session, device.uuid)
-    return last[0] if last is not None and last[1] == device.swapped else (
-        datetime.datetime.max)
 
 
 def _is_same(gpu: models.Device, two: pci.Identity) -> bool:
@@ -199,10 +188,11 @@ def newest_left(records: Collection[models.Card],
 
 
 def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
-    """Return who had a whole GPU last, here or in an earlier place.
+    """Return who had a whole GPU last, or why nobody knows.
 
-    The order of what happened on two hosts is known by the conductors' clocks,
-    in whole seconds; when in doubt, the GPU was not cleaned.
+    It may have been in an earlier place. The order of what happened on two
+    hosts is known by the conductors' clocks, in whole seconds; when in doubt,
+    the GPU was not cleaned.
 
     :returns: None: nobody, or a cleaning of the whole GPU has passed since
     """
@@ -215,7 +205,9 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
     left = newest_left(left_behind(session, [gpu])[gpu.uuid], max(
         cleaned, *(place.found_at for place in places
                    if place.device is not gpu), NEVER))
-    return LEFT_BEHIND if left is not None and left.waits_for else None
+    if left is not None and left.whole_unclean:
+        return LEFT_BEHIND
+    return gpu.whole_use
 
 
 def _cleaned_at(session: orm.Session,

@@ -305,7 +305,8 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
     if failure is None:
         return (dataclasses.replace(
             device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
-            reason=None), 'clean_passed', '; '.join(map(str, results)))
+            reason=None, whole_use=None), 'clean_passed',
+            '; '.join(map(str, results)))
     if (device.swapped is None and set(steps) != set(required)
             and rules.failure(results, steps, memory_mib) is None):
         # The policy became stricter meanwhile.

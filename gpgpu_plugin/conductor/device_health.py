@@ -79,3 +79,6 @@ def _distrust(session: orm.Session, host: models.Host,
         device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
         event_db.add(session, 'distrust', host.name, row,
                      detail='it answers again')
+        if row.parent_id is None:
+            row.whole_use = (
+                'the GPU did not answer, and may have been replaced')

@@ -74,6 +74,7 @@ def check(session: orm.Session, host: models.Host, row: models.Device,
         return
     if row.before_swap is None:
         row.before_swap = device_db.dump(known)
+    row.swapped_at = event_db.now()
     suspect(session, host, row, reason)
     for child in children:
         # Without an mdev, its row stands for nothing on the card.

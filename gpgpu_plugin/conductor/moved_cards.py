@@ -132,7 +132,7 @@ def check(session: orm.Session, host: models.Host,
             *(other.found_at for other in places[gpu.uuid]))))
         if left is not None:
             card.found_at = now
-            _recall(session, host, gpu, is_whole=left.waits_for is not None)
+            _recall(session, host, gpu, is_whole=left.whole_unclean)
 
 
 def _recall(session: orm.Session, host: models.Host, gpu: models.Device, *,
@@ -347,6 +347,9 @@ def _clean(session: orm.Session, host: models.Host, gpu: models.Device,
     """
     if withdrawal.parts_of(gpu, vfs) == [gpu] or not last.is_whole:
         withdrawal.distrust_parts(session, gpu, vfs)
+        if last.is_whole:
+            # It may get VFs before it is cleaned.
+            gpu.whole_use = gpu.whole_use or last.text
         return
     use = card_places.last_whole(session, gpu)
     withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
@@ -418,7 +421,7 @@ def _decide(session: orm.Session, device_uuid: str, host_id: int,
     left = None if seen is not None else card_places.newest_left(
         card_places.left_behind(session, [gpu])[gpu.uuid], card_places.NEVER)
     if left is not None:
-        _recall(session, host, gpu, is_whole=left.waits_for is not None)
+        _recall(session, host, gpu, is_whole=left.whole_unclean)
     elif seen is None or _record(session, seen).is_clean:
         detail = 'it no longer waits for another host to report'
     elif card_places.is_there(gpu, seen.device) and heard >= silent_since:

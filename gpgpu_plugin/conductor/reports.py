@@ -355,3 +355,5 @@ def _check_owner(session: orm.Session, host: models.Host,
         device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
         event_db.add(session, 'distrust', host.name, row,
                      detail=f'no longer managed by {before.owner}')
+        if row.parent_id is None:
+            row.whole_use = f'{before.owner} managed the whole GPU'

@@ -213,7 +213,8 @@ def _split(card: _Card) -> str:
     for device in card.devices:
         leave_place(device)
     assert before is not None
-    gpu.pci_function, gpu.identity, gpu.before_swap = before, None, None
+    gpu.pci_function, gpu.identity = before, None
+    gpu.before_swap = gpu.swapped_at = None
     gpu.vendor_id, gpu.product_id = device_db.ids(
         device_db.pci_function(gpu))
     # Their places must be free before the copies get them.

@@ -163,7 +163,8 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
                reason=device.reason, actor=actor)
     if device.before_swap is not None:
         card_places.accept(session, device)
-    device.reason = device.swapped = device.before_swap = None
+        device.before_swap = device.swapped_at = device.whole_use = None
+    device.reason = device.swapped = None
 
 
 def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import datetime
 import typing
+import uuid
 from collections.abc import Collection
 from collections.abc import Iterable
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
@@ -120,21 +122,31 @@ def delete_of_host(session: orm.Session, host: models.Host) -> None:
     session.execute(sa.update(models.Card).where(of_host).values(
         # Unknown for cards that were there before migration 0031.
         found_at=sa.func.coalesce(models.Card.found_at, _LONG_AGO),
-        waits_for=sa.case((models.Card.device_uuid.in_(whole),
-                           models.Card.device_uuid))))
+        waits_for=None, whole_unclean=models.Card.device_uuid.in_(whole)))
+    for device in unaccepted(session, host.id):
+        dsn, serial = numbers(device_db.identity(device))
+        if dsn or serial:
+            # The device's own row has the numbers of the card before.
+            session.add(models.Card(
+                device_uuid=str(uuid.uuid4()), dsn=dsn, serial=serial,
+                found_at=device.swapped_at, whole_unclean=True))
 
 
-def unaccepted(session: orm.Session) -> list[models.Device]:
+def unaccepted(session: orm.Session,
+               host_id: int | None = None) -> list[models.Device]:
     """Return the GPUs in whose place another card is that nobody accepted.
 
     Their rows of ``card_numbers`` have the numbers of the card before. There
-    are few of them, and only a card that is new in its place asks.
+    are few of them, and an index finds them.
+
+    :param host_id: only those of this host
     """
-    return list(session.scalars(
-        sa.select(models.Device)
-        .where(models.Device.before_swap.is_not(None),
-               models.Device.parent_id.is_(None))
-        .order_by(models.Device.id)))
+    query = sa.select(models.Device).where(
+        models.Device.swapped_at.is_not(None),
+        models.Device.parent_id.is_(None))
+    if host_id is not None:
+        query = query.where(models.Device.host_id == host_id)
+    return list(session.scalars(query.order_by(models.Device.id)))
 
 
 def _frequent(session: orm.Session,

@@ -27,8 +27,8 @@ class Card(column.Base):
     VFs, mdev rows and GPUs that show no number have no row.
 
     ``device_uuid``: the GPU. The row of one whose host was deleted stays if
-    the card was not clean; its ``waits_for`` is ``device_uuid`` then if that
-    was so of the whole card, not only of its VFs or mdevs.
+    the card was not clean; ``whole_unclean`` then tells whether that was so of
+    the whole card, not only of its VFs or mdevs.
     ``dsn``, ``serial``: its PCIe Device Serial Number and the serial number of
     its VPD (domain.pci.Identity); NULL: none is known. ``found_at``: when a
     scan found it in its place (UTC); of the devices with one number, the one
@@ -49,3 +49,5 @@ class Card(column.Base):
     found_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
         sa.DateTime)
     waits_for: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
+    whole_unclean: orm.Mapped[bool] = orm.mapped_column(
+        default=False, server_default='0')

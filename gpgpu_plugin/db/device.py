@@ -70,6 +70,7 @@ class DeviceRow:
     present: bool
     reason: str | None
     swapped: str | None
+    whole_use: str | None
     withdrawn: str | None
     clean_token: str | None
     clean_attempt: str | None
@@ -87,7 +88,8 @@ COLUMNS = tuple(TABLE.c[field.name]
 """Columns of a DeviceRow, in its order."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'withdrawn', 'clean_token', 'clean_attempt', 'cleaned_steps')
+            'whole_use', 'withdrawn', 'clean_token', 'clean_attempt',
+            'cleaned_steps')
 """Columns that claims, cleanings and operators change."""
 
 _BY_UUID = sa.select(*COLUMNS).where(TABLE.c.uuid == sa.bindparam('uuid'))

@@ -336,7 +336,10 @@ class Device(Base):
     rows of a conductor that did not know this column. ``swapped``: how a scan
     showed that another device took its place; NULL: none did, or an operator
     accepted it. ``before_swap``: JSON of the PCI function of the device before
-    that. ``withdrawn``: why an operator has an assigned device quarantined
+    that. ``swapped_at``: when a scan found the other one (UTC). ``whole_use``:
+    why nobody knows what the whole GPU was used for, so that the cleaning of
+    its VFs does not suffice; NULL: its assignments tell, or it was cleaned
+    since. ``withdrawn``: why an operator has an assigned device quarantined
     when its assignment ends; NULL: nobody has. ``awaits_replacement``: it is
     retired, and the next device in its place is accepted. ``replaced_by``:
     UUID of the device that took the place of a retired one, whose stable id is
@@ -354,7 +357,8 @@ class Device(Base):
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and
     mdevs of a device, when it is shown; the hosts with devices that a variant
-    matches, in the order of their ids.
+    matches, in the order of their ids; the few places in which another card
+    is, when a card is new in its own.
     """
 
     __tablename__ = 'devices'
@@ -362,7 +366,8 @@ class Device(Base):
                       sa.UniqueConstraint('host_id', 'stable_id'),
                       sa.Index(None, 'group_id'),
                       sa.Index(None, 'parent_id'),
-                      sa.Index(None, 'vendor_id', 'product_id', 'host_id'))
+                      sa.Index(None, 'vendor_id', 'product_id', 'host_id'),
+                      sa.Index(None, 'swapped_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
@@ -391,6 +396,9 @@ class Device(Base):
     identity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     swapped: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     before_swap: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    swapped_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
+        sa.DateTime)
+    whole_use: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     withdrawn: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')

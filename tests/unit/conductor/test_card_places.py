@@ -22,6 +22,7 @@ from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_changes
@@ -31,12 +32,15 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import health
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import test_moved_cards
 
 DSN = test_moved_cards.DSN
+OTHER = test_moved_cards.OTHER
 OPERATOR = test_moved_cards.OPERATOR
 WHOLE = base.function(0, device='74a1', dsn=DSN, sriov_totalvfs=2)
 GPU = base.replace(0, device='74a1', dsn=DSN, sriov_totalvfs=2,
@@ -102,6 +106,14 @@ class WholeCase(test_moved_cards.MovedCase):
             self.assertIn('Remove the VFs of ', self.refused(
                 call, gpu.uuid, OPERATOR))
         self.assertEqual(['quarantined'] * 3, self.states(host))
+
+    def assert_withheld_for(self, reason, host):
+        self.assertEqual(['quarantined'] * 3, self.states(host))
+        for device in self.devices(host):
+            self.assertIn(reason, device.reason)
+        self.assertIn(reason, self.refused(
+            cleaning.operator_release, self.on(host).uuid, OPERATOR))
+        self.assert_cleaned_whole(host)
 
     def assert_cleaned_whole(self, host):
         """Check that the card is offered once it was cleaned as a whole."""
@@ -397,14 +409,6 @@ class DeletedHostTest(WholeCase):
         self.report('h2', GPU, *VFS)
         self.assert_withheld_for('the whole GPU was not clean', 'h2')
 
-    def assert_withheld_for(self, reason, host):
-        self.assertEqual(['quarantined'] * 3, self.states(host))
-        for device in self.devices(host):
-            self.assertIn(reason, device.reason)
-        self.assertIn(reason, self.refused(
-            cleaning.operator_release, self.on(host).uuid, OPERATOR))
-        self.assert_cleaned_whole(host)
-
     def test_vfs_of_a_card_with_a_dirty_vf_are_cleaned(self):
         self.report('h1', GPU, *VFS)
         self.use_vf('h1')
@@ -439,6 +443,23 @@ class DeletedHostTest(WholeCase):
         self.report('h3', GPU, *VFS)
         self.assert_withheld_for('the whole GPU was not clean', 'h3')
 
+    def test_card_that_came_in_the_place_of_another_counts_as_not_clean(self):
+        self.use()
+        # Nobody accepted it on h2, and h1 is gone: no row has its number.
+        self.report('h2', base.function(0, device='74a1', dsn=OTHER))
+        self.switch_off()
+        self.report('h2', WHOLE)
+        self.assertEqual(['quarantined'], self.states('h2'))
+        self.delete()
+        self.delete('h2')
+        with self.db.writer() as session:
+            # What h1 knew of it is older.
+            session.execute(sa.delete(models.Card).where(
+                models.Card.found_at < sa.select(
+                    sa.func.max(models.Card.found_at)).scalar_subquery()))
+        self.report('h3', GPU, *VFS)
+        self.assert_withheld_for('the whole GPU was not clean', 'h3')
+
     def test_clean_card_is_offered(self):
         self.delete()
         self.report('h2', WHOLE)
@@ -468,3 +489,66 @@ class DeletedHostTest(WholeCase):
         self.delete()
         moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
         self.assert_withheld_for('the whole GPU was not clean', 'h2')
+
+
+class UnknownUseTest(WholeCase):
+    """Nobody knows who had the whole card, and it gets VFs."""
+
+    def report_again(self, host='h1'):
+        """Report the whole card, which is dirty now, then with VFs."""
+        self.report(host, WHOLE)
+        self.assertEqual(['dirty'], self.states(host))
+        self.report(host, GPU, *VFS)
+
+    def test_gpu_that_another_service_managed(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.report_again()
+        self.assert_withheld_for('Cyborg managed the whole GPU', 'h1')
+
+    def test_gpu_that_did_not_answer(self):
+        for fault in ('reads all ones', None):
+            found = (health.Health.OK if fault is None
+                     else health.Health.FAILED)
+            hosts.store(self.db, base.scan(
+                [dataclasses.replace(WHOLE, fault=fault)], health={
+                    WHOLE.id: health.Condition(
+                        health=found, reason=fault, errors={})}))
+        self.report_again()
+        self.assert_withheld_for('may have been replaced', 'h1')
+
+    def test_gpu_of_a_restored_database(self):
+        sessions.mark_restored(self.db)
+        granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
+        origin = hosts.origin('h1', base.NODE, session=granted.number)
+        reports.report(self.db, base.scan(
+            [WHOLE], number=1, assignments=()), origin)
+        self.assertEqual(['dirty'], self.states('h1'))
+        reports.report(self.db, base.scan(
+            [GPU, *VFS], number=2, assignments=()), origin)
+        self.assertEqual(['quarantined'] * 3, self.states('h1'))
+        self.assertIn('since the backup', self.on('h1').reason)
+
+    def test_card_of_a_restored_host_that_has_not_reported(self):
+        sessions.mark_restored(self.db)
+        self.switch_off()
+        self.report_again('h2')
+        self.assert_withheld_for('it was at 0000:00:00.0 of h1', 'h2')
+
+    def test_gpu_that_was_cleaned_since_is_offered_in_parts(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.report('h1', WHOLE)
+        self.clean_all()
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['available'] * 3, self.states('h1'))
+        self.use_vf('h1')
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states('h1'))
+
+    def test_gpu_whose_cleaning_failed(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.report('h1', WHOLE)
+        self.clean_all(passed=False)
+        self.report('h1', GPU, *VFS)
+        self.assertIn('Cyborg managed the whole GPU', self.refused(
+            cleaning.operator_release, self.on('h1').uuid, OPERATOR))
+        self.assert_cleaned_whole('h1')

@@ -87,6 +87,8 @@ class MovedCase(test_withdrawal.WithdrawalCase):
                 row.ended_at = row.ended_at and row.ended_at - earlier
             for row in session.scalars(sa.select(models.Card)):
                 row.found_at = row.found_at and row.found_at - earlier
+            for row in session.scalars(sa.select(models.Device)):
+                row.swapped_at = row.swapped_at and row.swapped_at - earlier
 
     def details(self):
         return [detail for _, detail in self.events('moved')]
@@ -308,8 +310,8 @@ class OtherHostTest(MovedCase):
         self.assertEqual([], found)
 
 
-class RebootTest(MovedCase):
-    """A card is used elsewhere while its host is off, and put back."""
+class RebootCase(MovedCase):
+    """The host of a card boots."""
 
     def setUp(self):
         super().setUp()
@@ -317,7 +319,6 @@ class RebootTest(MovedCase):
         self.boot_h1('boot 1')
         for number in (1, 2):
             reports.report(self.db, base.scan(self.functions, number=number))
-        self.move()
 
     def boot_h1(self, boot_id):
         """Begin a session of h1 by another start of nova-compute."""
@@ -336,6 +337,14 @@ class RebootTest(MovedCase):
         with self.statements() as statements:
             reports.report(self.db, base.scan(self.functions, number=1))
         return [text for text in statements if 'card_numbers' in text]
+
+
+class RebootTest(RebootCase):
+    """A card is used elsewhere while its host is off, and put back."""
+
+    def setUp(self):
+        super().setUp()
+        self.move()
 
     def test_card_that_was_used_elsewhere_is_cleaned(self):
         claim = self.claim(host='h2')
@@ -358,6 +367,33 @@ class RebootTest(MovedCase):
         self.quarantine(self.on('h2').uuid)
         self.assertEqual([], self.put_back('boot 1'))
         self.assertEqual('available', self.on('h1').state)
+
+
+class RebootAfterExchangeTest(RebootCase):
+    """A card came elsewhere in the place of another, and was put back."""
+
+    def assert_accepted_once(self):
+        self.later()
+        self.switch_off()
+        self.report('h2', *self.functions)
+        self.assertEqual('quarantined', self.on('h2').state)
+        self.put_back()
+        self.assertEqual('quarantined', self.on('h1').state)
+        self.clean(self.on('h1').uuid)
+        self.clean_all()
+        for boot in ('boot 3', 'boot 4'):
+            self.later()
+            self.put_back(boot)
+            self.assertEqual('available', self.on('h1').state)
+
+    def test_place_of_a_quarantined_card(self):
+        self.report('h2', base.function(0, dsn=OTHER))
+        self.quarantine(self.on('h2').uuid)
+        self.assert_accepted_once()
+
+    def test_place_of_an_available_card(self):
+        self.report('h2', base.function(0, dsn=OTHER))
+        self.assert_accepted_once()
 
 
 class LiveHostTest(MovedCase):

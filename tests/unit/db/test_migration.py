@@ -25,6 +25,7 @@ from alembic import migration as alembic_migration
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
@@ -327,6 +328,41 @@ class MigrationMixin:
                 session.query(
                     models.Card.device_uuid, models.Card.dsn,
                     models.Card.serial).order_by(
+                        models.Card.device_uuid).all())
+
+    def test_exchanges_of_revision_33_were_found_before_the_migration(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0033')
+        with self.db.engine.begin() as connection:
+            insert_host(connection)
+            for uuid, before in (('d1', '{}'), ('d2', None)):
+                connection.execute(sa.text(
+                    'INSERT INTO devices (uuid, host_id, stable_id, address,'
+                    ' before_swap) VALUES (:uuid, 77, :uuid, :uuid, :before)'),
+                    {'uuid': uuid, 'before': before})
+        now = event_db.now().replace(microsecond=0)
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            times = dict(session.query(
+                models.Device.uuid, models.Device.swapped_at).all())
+        self.assertIsNone(times['d2'])
+        self.assertLessEqual(now, times['d1'])
+
+    def test_cards_of_deleted_hosts_of_revision_33_are_remembered(self):
+        database.empty(self.db.engine)
+        migration.sync(self.db.engine, '0033')
+        with self.db.engine.begin() as connection:
+            for uuid, other in (('d1', 'd1'), ('d2', None), ('d3', 'd1')):
+                connection.execute(sa.text(
+                    'INSERT INTO card_numbers (device_uuid, waits_for) '
+                    'VALUES (:uuid, :other)'), {'uuid': uuid, 'other': other})
+        migration.sync(self.db.engine)
+        with self.db.reader() as session:
+            self.assertEqual(
+                [('d1', None, True), ('d2', None, False), ('d3', 'd1', False)],
+                session.query(
+                    models.Card.device_uuid, models.Card.waits_for,
+                    models.Card.whole_unclean).order_by(
                         models.Card.device_uuid).all())
 
     def test_hosts_of_revision_7_count_as_changed_now(self):

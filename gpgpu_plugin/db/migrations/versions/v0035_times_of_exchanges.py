@@ -1,0 +1,54 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Times of the exchanges that were found before, and their index."""
+
+import datetime
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.db import ddl
+
+revision = '0035'
+down_revision = '0034'
+branch_labels = None
+depends_on = None
+
+_DEVICES = sa.table('devices', *(sa.column(name) for name in (
+    'id', 'before_swap', 'swapped_at')))
+_CARDS = sa.table('card_numbers', *(sa.column(name) for name in (
+    'id', 'device_uuid', 'waits_for', 'whole_unclean')))
+
+
+def upgrade() -> None:
+    # The rows are found first: an update that searches for them would lock
+    # all that it reads on MariaDB.
+    with ddl.batch() as connection:
+        columns = _DEVICES.c
+        connection.execute(
+            _DEVICES.update()
+            .where(columns.id.in_(connection.scalars(
+                sa.select(columns.id).where(
+                    columns.before_swap.is_not(None),
+                    columns.swapped_at.is_(None))).all()))
+            # When it was is not known; certainly not later.
+            .values(swapped_at=datetime.datetime.now(datetime.UTC).replace(
+                tzinfo=None, microsecond=0)))
+    with ddl.batch() as connection:
+        columns = _CARDS.c
+        connection.execute(
+            _CARDS.update()
+            .where(columns.id.in_(connection.scalars(
+                sa.select(columns.id).where(
+                    columns.waits_for == columns.device_uuid)).all()))
+            .values(whole_unclean=True, waits_for=None))
+    ddl.create_index_online(
+        'ix_devices_swapped_at', 'devices', ['swapped_at'])
