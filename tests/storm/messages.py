@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import logging
 import pathlib
 import random
 import threading
@@ -27,6 +28,8 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.storm import ground_truth
 from tests.storm import record_file
+
+LOG = logging.getLogger(__name__)
 
 
 class MessageFault(enum.StrEnum):
@@ -122,8 +125,11 @@ class DelayedMessages:
             try:
                 self._client.cast(
                     gpgpu_context.admin(), method, **arguments)
-            except oslo_messaging.MessagingException:
-                # The broker does not answer.
+            except Exception:
+                # The broker does not answer. Not each error of a connection
+                # that is cut becomes one of oslo.messaging, and ``flush``
+                # would wait for ever for a thread that has ended.
+                LOG.exception('%s is sent again', method)
                 time.sleep(0.1)
                 continue
             with self._changed:

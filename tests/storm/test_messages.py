@@ -29,6 +29,7 @@ class Client:
     def __init__(self):
         self.sent = []
         self.is_away = False
+        self.errors = []
 
     def prepare(self, **properties):
         return self
@@ -36,6 +37,8 @@ class Client:
     def cast(self, ctxt, method, **arguments):
         if self.is_away:
             raise oslo_messaging.MessageDeliveryFailure
+        if self.errors:
+            raise self.errors.pop()
         self.sent.append((method, arguments))
 
     call = cast
@@ -60,6 +63,14 @@ class DelayedMessagesTest(base.BaseTestCase):
         self.messages().flush()
         self.assertEqual([('claim', {'number': 1})], self.client.sent)
         self.messages().flush()
+        self.assertEqual([('claim', {'number': 1})], self.client.sent)
+
+    def test_message_is_sent_again_after_any_error(self):
+        self.client.errors += [
+            OSError('cut'), oslo_messaging.MessageDeliveryFailure('away')]
+        delayed = self.messages()
+        delayed.send_later('claim', {'number': 1})
+        delayed.flush()
         self.assertEqual([('claim', {'number': 1})], self.client.sent)
 
     def test_each_fault(self):
