@@ -125,14 +125,16 @@ def show(db: api.Database, uuid: str, *,
 
 def _waits(session: orm.Session, devices: Sequence[device_list.ListedDevice],
            ) -> dict[str, str]:
-    """Return why dirty devices are not cleaned yet, by UUID.
+    """Return why devices are not cleaned yet, by UUID.
 
     A card that may have been moved waits, with its VFs, until the host that
-    had it calls or is silent.
+    had it calls or is silent. If it has VFs, only these are dirty.
     """
     gpus = {device.row.uuid: device.parent or device.row.uuid
             for device in devices
-            if device.row.state == device_rules.DeviceState.DIRTY}
+            if device.row.state == device_rules.DeviceState.DIRTY
+            or (device.row.state == device_rules.DeviceState.AVAILABLE
+                and device_db.pci_function(device.row).has_vfs)}
     found = card_db.waited_for(
         session, set(gpus.values())) if gpus else {}
     return {uuid: _waits_for(found[gpu]) for uuid, gpu in gpus.items()

@@ -214,6 +214,7 @@ class ArrivalTest(WholeCase):
         self.report('h2', GPU, *VFS)
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
         for device in self.devices('h2'):
+            self.assertIn('waits until h1 reports', device.reason)
             self.assertIn('had the whole GPU', self.refused(
                 withdrawal.clean, device.uuid, OPERATOR))
         self.report('h1')
