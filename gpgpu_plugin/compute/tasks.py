@@ -331,17 +331,23 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
         if orphans:
             host.assignments.add_pending(
                 assignment.uuid for assignment in orphans)
+    _warn(host, orphans)
+    return Reconciled(listed=listed, orphans=orphans,
+                      used=tuple(assignment for assignment in listed
+                                 if assignment.uuid not in pending | unused
+                                 and assignment.instance_uuid in here - late),
+                      repeat=len(orphans) < len(unused))
+
+
+def _warn(host: host_mod.Host,
+          orphans: Sequence[claim_obj.Assignment]) -> None:
+    """Name the assignments that a comparison found unused, if any."""
     if orphans:
         LOG.warning(
             'Releasing assignments on %s that are no longer used: %s',
             host.name, ', '.join(
                 f'{orphan.uuid} (device {orphan.address}, instance '
                 f'{orphan.instance_uuid})' for orphan in orphans))
-    return Reconciled(listed=listed, orphans=orphans,
-                      used=tuple(assignment for assignment in listed
-                                 if assignment.uuid not in pending | unused
-                                 and assignment.instance_uuid in here - late),
-                      repeat=len(orphans) < len(unused))
 
 
 def _by_instance(

@@ -110,14 +110,7 @@ def claim(db: api.Database, request: objects.ClaimRequest,
                 host_db.change(host)
                 loaded = loaded.after(
                     [row.device for row in assigned], claimed=assigned)
-        variants = {group.rows.id: group.rows.variant.name
-                    for group in loaded.groups}
-        granted = objects.Claim(
-            assignments=tuple(
-                _view(row, host, variants.get(row.device.group_id or 0, ''))
-                for row in assigned),
-            inventory=inventory.refresh(session, host, loaded.groups),
-            numa_nodes=_numa_nodes(request, loaded.groups, assigned))
+        granted = _granted(session, host, request, loaded.groups, assigned)
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
         return granted
@@ -127,6 +120,20 @@ def claim(db: api.Database, request: objects.ClaimRequest,
             expected=f'{origin.host}, since a host claims its own devices')
     known.repeat(db, request, origin)
     return db.write(work)
+
+
+def _granted(session: orm.Session, host: models.Host,
+             request: objects.ClaimRequest,
+             groups: Sequence[capacity.LoadedGroup],
+             assigned: Sequence[assignment_db.AssignmentRow]) -> objects.Claim:
+    """Return what the caller gets, and write what the host offers now."""
+    variants = {group.rows.id: group.rows.variant.name for group in groups}
+    return objects.Claim(
+        assignments=tuple(
+            _view(row, host, variants.get(row.device.group_id or 0, ''))
+            for row in assigned),
+        inventory=inventory.refresh(session, host, groups),
+        numa_nodes=_numa_nodes(request, groups, assigned))
 
 
 def _lock_host(session: orm.Session, request: objects.ClaimRequest,
