@@ -33,6 +33,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
@@ -49,8 +50,9 @@ LOG = logging.getLogger(__name__)
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 
-_SINCE_BACKUP = ('nobody knows who had the whole GPU since the backup from '
-                 'which the database was restored')
+SINCE_BACKUP = ('nobody knows who had the whole GPU since the backup from '
+                'which the database was restored')
+"""Whole use of the GPUs of a restored database."""
 
 def adopt(session: orm.Session, host: models.Host,
           book: Sequence[objects.Assignment] | None) -> None:
@@ -218,20 +220,35 @@ def _distrust_free(session: orm.Session, host: models.Host) -> None:
     Somebody may have used them since the backup. A GPU that is only a parent
     of vGPUs is not used itself. A device in no group gets its token when it
     joins one: its variant may be younger than the backup, too.
+
+    A GPU that got its VFs after the backup is quarantined with them.
     """
     devices = device_db.of_hosts(session, [host.id])
     parents = {device.parent_id for device in devices
                if device.state != _State.AVAILABLE}
     for device in devices:
-        if (device.state == _State.AVAILABLE
+        has_vfs = device_db.pci_function(device).has_vfs
+        if device.parent_id is None and not has_vfs:
+            device.whole_use = device.whole_use or SINCE_BACKUP
+        if has_vfs and device.whole_use is not None:
+            _withhold(session, host, device)
+        elif (device.state == _State.AVAILABLE
                 and device.kind == device_rules.DeviceKind.PCI
                 and device.id not in parents and _is_claimable(device)):
             device_db.transition(session, device, _Event.DISTRUST)
             if device.group is not None:
                 device.clean_token = str(uuid.uuid4())
-            if device.parent_id is None:
-                device.whole_use = _SINCE_BACKUP
             event_db.add(session, 'distrust', host.name, device)
+
+
+def _withhold(session: orm.Session, host: models.Host,
+              gpu: models.Device) -> None:
+    """Quarantine a GPU that has VFs and may have been used as a whole."""
+    vfs = [vf for vf in withdrawal.vfs(withdrawal.children(session, gpu))
+           if vf.present]
+    if vfs:
+        withdrawal.distrust(session, gpu)
+        withdrawal.hand_down(session, host, gpu, vfs)
 
 
 def _is_claimable(device: models.Device) -> bool:

@@ -57,7 +57,7 @@ def address(device: models.Device) -> str:
 def withheld(host: models.Host, gpu: models.Device, text: str) -> str:
     """Return why a GPU with VFs is quarantined, and what to do.
 
-    :param text: who had the whole GPU
+    :param text: who had the whole GPU, or why nobody knows
     """
     return cleaning.shortened(
         f'{text}, and no cleaning of the whole GPU has passed since. A GPU '
@@ -207,6 +207,10 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
                    if place.device is not gpu), NEVER))
     if left is not None and left.whole_unclean:
         return LEFT_BEHIND
+    here, *earlier = places
+    if gpu.whole_use is None and cleaned < here.found_at:
+        return next((place.device.whole_use for place in earlier
+                     if place.device.whole_use is not None), None)
     return gpu.whole_use
 
 

@@ -20,6 +20,7 @@ import logging
 
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -69,16 +70,17 @@ def _distrust(session: orm.Session, host: models.Host,
               row: models.Device) -> None:
     """Have a device cleaned that did not answer and does so again.
 
-    It was reset, repaired or replaced meanwhile. A GPU whose driver makes
-    vGPUs is left alone: nobody gets it as a whole. The device gets its token
-    when it joins a group.
+    It was reset, repaired or replaced meanwhile; a number tells that it is the
+    same. A GPU whose driver makes vGPUs is left alone: nobody gets it as a
+    whole. The device gets its token when it joins a group.
     """
-    if (row.state == device_rules.DeviceState.AVAILABLE
-            and device_db.vgpu_capability(row) is None
-            and not device_db.pci_function(row).has_vgpus):
+    if (device_db.vgpu_capability(row) is not None
+            or device_db.pci_function(row).has_vgpus):
+        return
+    if row.parent_id is None and not any(
+            card_db.numbers(device_db.identity(row))):
+        row.whole_use = 'the GPU did not answer, and may have been replaced'
+    if row.state == device_rules.DeviceState.AVAILABLE:
         device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
         event_db.add(session, 'distrust', host.name, row,
                      detail='it answers again')
-        if row.parent_id is None:
-            row.whole_use = (
-                'the GPU did not answer, and may have been replaced')

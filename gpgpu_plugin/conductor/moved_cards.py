@@ -114,6 +114,11 @@ def check(session: orm.Session, host: models.Host,
         device for device in devices if device.before_swap is not None
         and device.parent_id is None and device.reason == device.swapped])
     now = event_db.now()
+    for device in devices:
+        if (device.before_swap is not None and device.swapped_at is None
+                and device.parent_id is None):
+            # A conductor found it that did not know the column.
+            device.swapped_at = now
     arrived = _arrived(session, devices, returned, now, rebooted=rebooted)
     if not arrived:
         return
@@ -126,7 +131,7 @@ def check(session: orm.Session, host: models.Host,
         if others:
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
-                   time.time() - silent_after)
+                   time.time() - silent_after, was_here=before is not None)
         left = card_places.newest_left(deleted[gpu.uuid], max((
             before or card_places.NEVER,
             *(other.found_at for other in places[gpu.uuid]))))
@@ -222,10 +227,11 @@ def _is_news(host: models.Host, other: card_places.Place,
 
 def _check(session: orm.Session, host: models.Host, card: models.Card,
            gpu: models.Device, others: Sequence[card_places.Place],
-           silent_since: float) -> None:
+           silent_since: float, *, was_here: bool) -> None:
     """Withhold a GPU that was not clean where it was last.
 
     :param others: other places where its numbers were found
+    :param was_here: they were found there after they had been found here
     """
     elsewhere = [other for other in others if other.host is not host
                  or not card_places.is_there(gpu, other.device)]
@@ -242,6 +248,8 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
         return
     record = _record(session, last[0])
     if record.is_clean:
+        if was_here:
+            gpu.whole_use = None
         return
     if there:
         _wait(session, host, card, gpu, record)
@@ -345,11 +353,11 @@ def _clean(session: orm.Session, host: models.Host, gpu: models.Device,
     If the GPU itself was not clean in its last place, it is not enough to
     clean its VFs.
     """
+    if last.is_whole:
+        gpu.whole_use = gpu.whole_use or last.seen.device.whole_use or (
+            last.text if last.seen.host.restored else None)
     if withdrawal.parts_of(gpu, vfs) == [gpu] or not last.is_whole:
         withdrawal.distrust_parts(session, gpu, vfs)
-        if last.is_whole:
-            # It may get VFs before it is cleaned.
-            gpu.whole_use = gpu.whole_use or last.text
         return
     use = card_places.last_whole(session, gpu)
     withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(

@@ -311,6 +311,9 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     driver = driver_capacity.merge(
         device_db.driver_capacity(row),
         scan.driver_capacities.get(function.id), known.places, known.used)
+    if host.restored and function.pf is None and not before.has_vfs:
+        # It may have had VFs only since this scan.
+        row.whole_use = row.whole_use or adoption.SINCE_BACKUP
     if not device_db.set_observed(
             row, function, vgpus, driver) and row.present:
         return
@@ -345,15 +348,15 @@ def _check_owner(session: orm.Session, host: models.Host,
                  now: pci.PCIFunction) -> None:
     """Distrust a device that another service no longer manages.
 
-    A guest of that service may have used it. A GPU that has VFs was not used
+    A guest of that service may have used it. A GPU that had VFs was not used
     itself. The device gets its token when it joins a group: without one it is
     not cleaned, as the host may use it now.
     """
-    if (before.owner and not now.owner
-            and now.used_by != device_rules.DeviceUser.VF
-            and row.state == device_rules.DeviceState.AVAILABLE):
+    if not before.owner or now.owner or before.has_vfs:
+        return
+    if now.pf is None:
+        row.whole_use = f'the GPU was managed by {before.owner}'
+    if row.state == device_rules.DeviceState.AVAILABLE:
         device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
         event_db.add(session, 'distrust', host.name, row,
                      detail=f'no longer managed by {before.owner}')
-        if row.parent_id is None:
-            row.whole_use = f'{before.owner} managed the whole GPU'

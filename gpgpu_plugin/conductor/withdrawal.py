@@ -150,7 +150,7 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
 
     :param actor: who accepts it, for the ledger
     :raises InvalidTransition: it is neither
-    :raises Conflict: it has VFs, and a guest had it whole before
+    :raises Conflict: it has VFs, was used as a whole, and not cleaned since
     """
     check_whole(session, host, device, 'released')
     if device_db.pci_function(device).has_vfs:
@@ -163,7 +163,7 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
                reason=device.reason, actor=actor)
     if device.before_swap is not None:
         card_places.accept(session, device)
-        device.before_swap = device.swapped_at = device.whole_use = None
+        device.before_swap = device.swapped_at = None
     device.reason = device.swapped = None
 
 
@@ -245,7 +245,7 @@ def check_whole(session: orm.Session, host: models.Host,
     """Refuse a GPU with VFs, or one of them, if the GPU is not clean.
 
     :param asked: see domain.device.refusal
-    :raises Conflict: a guest had the whole GPU before
+    :raises Conflict: the whole GPU was used and not cleaned since
     """
     gpu = gpu_of(session, device)
     if not device_db.pci_function(gpu).has_vfs or not (
@@ -413,7 +413,10 @@ def _check_cleanable(host: models.Host, device: models.Device,
         reason = (f'{device.swapped}; "gpgpu-manage device replace" accepts '
                   f'the new device, "gpgpu-manage device release" says that '
                   f'it is the same')
-    elif parts[0].state == _State.AVAILABLE and parts[0].group_id is None:
+    elif parts[0].group_id is None and (
+            parts[0].state == _State.AVAILABLE or (
+                parts[0].state == _State.DIRTY
+                and parts[0].clean_token is None)):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif parts == [device]:
         used = [vgpu for vgpu in vgpus

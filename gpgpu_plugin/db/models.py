@@ -336,12 +336,13 @@ class Device(Base):
     rows of a conductor that did not know this column. ``swapped``: how a scan
     showed that another device took its place; NULL: none did, or an operator
     accepted it. ``before_swap``: JSON of the PCI function of the device before
-    that. ``swapped_at``: when a scan found the other one (UTC). ``whole_use``:
-    why nobody knows what the whole GPU was used for, so that the cleaning of
-    its VFs does not suffice; NULL: its assignments tell, or it was cleaned
-    since. ``withdrawn``: why an operator has an assigned device quarantined
-    when its assignment ends; NULL: nobody has. ``awaits_replacement``: it is
-    retired, and the next device in its place is accepted. ``replaced_by``:
+    that. ``swapped_at``: when a scan found that other device (UTC).
+    ``whole_use``: why nobody knows what the whole GPU was used for, so that
+    the cleaning of its VFs does not suffice; NULL: its assignments tell, or it
+    was cleaned since. ``withdrawn``: why an operator has an assigned device
+    quarantined when its assignment ends; NULL: nobody has.
+    ``awaits_replacement``: it is retired, and the next device in its place is
+    accepted. ``replaced_by``:
     UUID of the device that took the place of a retired one, whose stable id is
     no place then. ``vendor_id``,
     ``product_id``: its ids, '' for none; NULL in rows of a conductor that did
@@ -357,8 +358,8 @@ class Device(Base):
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and
     mdevs of a device, when it is shown; the hosts with devices that a variant
-    matches, in the order of their ids; the few places in which another card
-    is, when a card is new in its own.
+    matches, in the order of their ids; the few places that another card took,
+    read when a card is new in its place.
     """
 
     __tablename__ = 'devices'

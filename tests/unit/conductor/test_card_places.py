@@ -504,18 +504,31 @@ class UnknownUseTest(WholeCase):
     def test_gpu_that_another_service_managed(self):
         self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
         self.report_again()
-        self.assert_withheld_for('Cyborg managed the whole GPU', 'h1')
+        self.assert_withheld_for('managed by Cyborg', 'h1')
 
-    def test_gpu_that_did_not_answer(self):
+    def test_number_tells_that_a_gpu_that_did_not_answer_is_the_same(self):
+        self.fail_then_answer(WHOLE)
+        self.assertEqual(['dirty'], self.states('h1'))
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+
+    def test_gpu_without_a_number_that_did_not_answer(self):
+        gpu = dataclasses.replace(WHOLE, dsn=None)
+        self.report('h3', gpu)
+        self.fail_then_answer(gpu, 'h3')
+        self.report('h3', dataclasses.replace(GPU, dsn=None), *VFS)
+        self.assertIn('may have been replaced', self.on('h3').reason)
+        self.assertEqual(['quarantined'] * 3, self.states('h3'))
+
+    def fail_then_answer(self, gpu, host='h1'):
         for fault in ('reads all ones', None):
             found = (health.Health.OK if fault is None
                      else health.Health.FAILED)
             hosts.store(self.db, base.scan(
-                [dataclasses.replace(WHOLE, fault=fault)], health={
-                    WHOLE.id: health.Condition(
-                        health=found, reason=fault, errors={})}))
-        self.report_again()
-        self.assert_withheld_for('may have been replaced', 'h1')
+                [dataclasses.replace(gpu, fault=fault)], host=host,
+                node_uuid=base.NODE if host == 'h1' else base.node_uuid(host),
+                health={gpu.id: health.Condition(
+                    health=found, reason=fault, errors={})}))
 
     def test_gpu_of_a_restored_database(self):
         sessions.mark_restored(self.db)
@@ -529,15 +542,146 @@ class UnknownUseTest(WholeCase):
         self.assertEqual(['quarantined'] * 3, self.states('h1'))
         self.assertIn('since the backup', self.on('h1').reason)
 
+    def test_gpu_that_got_its_vfs_after_the_backup(self):
+        sessions.mark_restored(self.db)
+        granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
+        reports.report(
+            self.db, base.scan([GPU, *VFS], number=1, assignments=()),
+            hosts.origin('h1', base.NODE, session=granted.number))
+        self.assertEqual(['quarantined'] * 3, self.states('h1'))
+        self.assertIn('since the backup', self.on('h1').reason)
+
+    def test_gpu_that_had_vfs_before_the_backup_is_cleaned_by_vf(self):
+        self.report('h1', GPU, *VFS)
+        sessions.mark_restored(self.db)
+        granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
+        reports.report(
+            self.db, base.scan([GPU, *VFS], number=1, assignments=()),
+            hosts.origin('h1', base.NODE, session=granted.number))
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+
     def test_card_of_a_restored_host_that_has_not_reported(self):
         sessions.mark_restored(self.db)
         self.switch_off()
         self.report_again('h2')
         self.assert_withheld_for('it was at 0000:00:00.0 of h1', 'h2')
 
-    def test_gpu_that_was_cleaned_since_is_offered_in_parts(self):
+    def lend(self):
+        """Have another service use the whole GPU, and give it back."""
         self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
         self.report('h1', WHOLE)
+
+    def test_gpu_that_another_service_gives_back_with_vfs(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.report('h1', GPU, *VFS)
+        self.assert_withheld_for('managed by Cyborg', 'h1')
+
+    def test_vfs_that_another_service_managed_are_made_again(self):
+        self.report('h1', dataclasses.replace(GPU, owner='Cyborg'), *(
+            dataclasses.replace(vf, owner='Cyborg') for vf in VFS))
+        self.report('h1', WHOLE)
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+
+    def test_gpu_that_was_withdrawn_before_it_was_lent(self):
+        for withdraw in (self.quarantine,
+                         lambda uuid: retirement.retire(self.db, uuid, None)):
+            withdraw(self.on('h1').uuid)
+            self.lend()
+            self.report('h1', GPU, *VFS)
+            self.assertIn('managed by Cyborg', self.refused(
+                cleaning.operator_release, self.on('h1').uuid, OPERATOR))
+            self.assert_cleaned_whole('h1')
+            self.report('h1')
+            self.report('h1', WHOLE)
+
+    def test_moved_gpu(self):
+        self.lend()
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld_for('managed by Cyborg', 'h2')
+
+    def test_moved_gpu_that_was_quarantined(self):
+        self.lend()
+        self.quarantine(self.on('h1').uuid)
+        self.switch_off()
+        for functions in ([GPU, *VFS], [WHOLE]):
+            host = f'h{2 + len(functions)}'
+            self.report(host, *functions)
+            self.assertEqual('quarantined', self.on(host).state)
+            if functions == [WHOLE]:
+                cleaning.operator_release(
+                    self.db, self.on(host).uuid, OPERATOR)
+                self.report(host, GPU, *VFS)
+            self.assertIn('managed by Cyborg', self.refused(
+                cleaning.operator_release, self.on(host).uuid, OPERATOR))
+            self.switch_off(host)
+
+    def test_moved_gpu_that_waits_for_its_host(self):
+        self.lend()
+        self.heard('h1', 300)
+        self.report('h2', GPU, *VFS)
+        self.assertIn('managed by Cyborg', self.refused(
+            withdrawal.clean, self.on('h2').uuid, OPERATOR))
+
+    def test_gpu_that_was_cleaned_elsewhere_is_offered_in_parts(self):
+        self.lend()
+        self.later()
+        self.move_whole('h2')
+        self.later()
+        [task] = cleaning.tasks(self.db, 'h2')
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.results(task.steps))
+        self.switch_off('h2')
+        self.report('h1')
+        self.report('h1', WHOLE)
+        self.assertEqual(['dirty'], self.states('h1'))
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+
+    def test_gpu_that_an_operator_had_cleaned_when_it_was_moved(self):
+        withdrawal.clean(self.db, self.on('h1').uuid, OPERATOR)
+        self.move_whole('h2')
+        self.assertEqual(['dirty'], self.states('h2'))
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+
+    def test_operator_that_accepts_an_exchanged_gpu_as_the_same(self):
+        self.lend()
+        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
+        cleaning.operator_release(self.db, self.on('h1').uuid, OPERATOR)
+        self.report('h1', dataclasses.replace(GPU, dsn=OTHER), *VFS)
+        self.assertEqual(['quarantined'] * 3, self.states('h1'))
+
+    def test_gpu_without_a_group_is_not_cleaned_in_vain(self):
+        variant_admin.delete(self.db, 'MI300X', variant_changes.PATIENT)
+        self.lend()
+        self.assertIn('is unmanaged', self.refused(
+            withdrawal.clean, self.on('h1').uuid, OPERATOR))
+
+    def test_exchange_that_an_older_conductor_found(self):
+        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).values(swapped_at=None))
+        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
+        self.switch_off()
+        self.report('h3', dataclasses.replace(WHOLE, dsn=OTHER))
+        self.assertEqual(['quarantined'], self.states('h3'))
+
+    def test_exchange_that_an_older_conductor_accepted(self):
+        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
+        cleaning.operator_release(self.db, self.on('h1').uuid, OPERATOR)
+        self.clean_all()
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).values(
+                swapped_at=datetime.datetime(2026, 1, 1)))
+        self.switch_off()
+        self.report('h3', dataclasses.replace(WHOLE, dsn=OTHER))
+        self.assertEqual(['available'], self.states('h3'))
+
+    def test_gpu_that_was_cleaned_since_is_offered_in_parts(self):
+        self.lend()
         self.clean_all()
         self.report('h1', GPU, *VFS)
         self.assertEqual(['available'] * 3, self.states('h1'))
@@ -546,10 +690,9 @@ class UnknownUseTest(WholeCase):
         self.assertEqual(['available'] * 3, self.states('h1'))
 
     def test_gpu_whose_cleaning_failed(self):
-        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
-        self.report('h1', WHOLE)
+        self.lend()
         self.clean_all(passed=False)
         self.report('h1', GPU, *VFS)
-        self.assertIn('Cyborg managed the whole GPU', self.refused(
+        self.assertIn('managed by Cyborg', self.refused(
             cleaning.operator_release, self.on('h1').uuid, OPERATOR))
         self.assert_cleaned_whole('h1')

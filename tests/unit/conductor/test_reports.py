@@ -70,11 +70,14 @@ class ReportTest(base.ConductorTestCase):
         [device] = device_admin.list_all(self.db, state='assigned')
         self.assertIsNone(device.reason)
 
-    def managed_elsewhere(self, **facts):
-        """Report the first GPU as Nova's, then again with these facts."""
+    def managed_elsewhere(self, before=None, **facts):
+        """Report the first GPU as Nova's, then again with these facts.
+
+        :param before: facts of the first report
+        """
         hosts.store(self.db, base.scan((
-            base.replace(0, owner='Nova ([pci] device_spec)'),
-            *base.EIGHT[1:])))
+            base.replace(0, owner='Nova ([pci] device_spec)',
+                         **(before or {})), *base.EIGHT[1:])))
         return hosts.store(self.db, base.scan((
             base.replace(0, **facts), *base.EIGHT[1:])))
 
@@ -92,7 +95,7 @@ class ReportTest(base.ConductorTestCase):
         self.assertIn('Cyborg', device.reason)
 
     def test_gpu_whose_vfs_others_managed_is_not_cleaned(self):
-        self.managed_elsewhere(used_by='vf')
+        self.managed_elsewhere({'used_by': 'vf'}, used_by='vf')
         self.assertEqual({'available': 8}, self.states())
 
     def test_gpu_of_others_without_a_variant_waits_for_one(self):

@@ -335,7 +335,10 @@ class MigrationMixin:
         migration.sync(self.db.engine, '0033')
         with self.db.engine.begin() as connection:
             insert_host(connection)
-            for uuid, before in (('d1', '{}'), ('d2', None)):
+            connection.execute(sa.text(
+                "INSERT INTO events (at, kind, device_uuid) "
+                "VALUES ('2026-01-02 03:04:05', 'swapped', 'd3')"))
+            for uuid, before in (('d1', '{}'), ('d2', None), ('d3', '{}')):
                 connection.execute(sa.text(
                     'INSERT INTO devices (uuid, host_id, stable_id, address,'
                     ' before_swap) VALUES (:uuid, 77, :uuid, :uuid, :before)'),
@@ -347,6 +350,8 @@ class MigrationMixin:
                 models.Device.uuid, models.Device.swapped_at).all())
         self.assertIsNone(times['d2'])
         self.assertLessEqual(now, times['d1'])
+        self.assertEqual(
+            datetime.datetime(2026, 1, 2, 3, 4, 5), times['d3'])
 
     def test_cards_of_deleted_hosts_of_revision_33_are_remembered(self):
         database.empty(self.db.engine)

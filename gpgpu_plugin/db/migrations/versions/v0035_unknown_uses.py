@@ -9,14 +9,14 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""When cards were exchanged, and whose whole use nobody knows."""
+"""Times of exchanges, and unknown uses of whole GPUs."""
 
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0034'
-down_revision = '0033'
+revision = '0035'
+down_revision = '0034'
 branch_labels = None
 depends_on = None
 
@@ -25,5 +25,3 @@ def upgrade() -> None:
     for column in (sa.Column('swapped_at', sa.DateTime(), nullable=True),
                    sa.Column('whole_use', sa.Text(), nullable=True)):
         ddl.add_column('devices', column)
-    ddl.add_column('card_numbers', sa.Column(
-        'whole_unclean', sa.Boolean(), nullable=False, server_default='0'))

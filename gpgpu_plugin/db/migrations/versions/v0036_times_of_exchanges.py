@@ -17,31 +17,24 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import ddl
 
-revision = '0035'
-down_revision = '0034'
+revision = '0036'
+down_revision = '0035'
 branch_labels = None
 depends_on = None
 
 _DEVICES = sa.table('devices', *(sa.column(name) for name in (
-    'id', 'before_swap', 'swapped_at')))
+    'id', 'uuid', 'before_swap', 'swapped_at')))
+_EVENTS = sa.table('events', sa.column('device_uuid'), sa.column('kind'),
+                   sa.column('at', sa.DateTime()))
 _CARDS = sa.table('card_numbers', *(sa.column(name) for name in (
     'id', 'device_uuid', 'waits_for', 'whole_unclean')))
 
 
 def upgrade() -> None:
     # The rows are found first: an update that searches for them would lock
-    # all that it reads on MariaDB.
+    # all that it reads on MariaDB. There are few.
     with ddl.batch() as connection:
-        columns = _DEVICES.c
-        connection.execute(
-            _DEVICES.update()
-            .where(columns.id.in_(connection.scalars(
-                sa.select(columns.id).where(
-                    columns.before_swap.is_not(None),
-                    columns.swapped_at.is_(None))).all()))
-            # When it was is not known; certainly not later.
-            .values(swapped_at=datetime.datetime.now(datetime.UTC).replace(
-                tzinfo=None, microsecond=0)))
+        _set_times(connection)
     with ddl.batch() as connection:
         columns = _CARDS.c
         connection.execute(
@@ -52,3 +45,21 @@ def upgrade() -> None:
             .values(whole_unclean=True, waits_for=None))
     ddl.create_index_online(
         'ix_devices_swapped_at', 'devices', ['swapped_at'])
+
+
+def _set_times(connection: sa.Connection) -> None:
+    columns = _DEVICES.c
+    # Certainly not later, where the event was purged.
+    now = datetime.datetime.now(datetime.UTC).replace(
+        tzinfo=None, microsecond=0)
+    for row in connection.execute(
+            sa.select(columns.id, columns.uuid).where(
+                columns.before_swap.is_not(None),
+                columns.swapped_at.is_(None))).all():
+        found = connection.scalar(
+            sa.select(sa.func.max(_EVENTS.c.at)).where(
+                _EVENTS.c.device_uuid == row.uuid,
+                _EVENTS.c.kind == 'swapped'))
+        connection.execute(
+            _DEVICES.update().where(columns.id == row.id)
+            .values(swapped_at=found or now))
