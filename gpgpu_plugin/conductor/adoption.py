@@ -228,7 +228,9 @@ def _distrust_free(session: orm.Session, host: models.Host) -> None:
                if device.state != _State.AVAILABLE}
     for device in devices:
         has_vfs = device_db.pci_function(device).has_vfs
-        if device.parent_id is None and not has_vfs:
+        if (device.parent_id is None and device.present and not has_vfs
+                and not host.restored):
+            # Reports note it of a host that is known to be restored.
             device.whole_use = device.whole_use or SINCE_BACKUP
         if has_vfs and device.whole_use is not None:
             _withhold(session, host, device)

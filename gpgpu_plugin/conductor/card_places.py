@@ -207,11 +207,19 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
                    if place.device is not gpu), NEVER))
     if left is not None and left.whole_unclean:
         return LEFT_BEHIND
-    here, *earlier = places
-    if gpu.whole_use is None and cleaned < here.found_at:
-        return next((place.device.whole_use for place in earlier
-                     if place.device.whole_use is not None), None)
-    return gpu.whole_use
+    return next((
+        place.device.whole_use for place in places
+        if place.device.whole_use is not None
+        and not _is_cleaned_later(session, place, places)), None)
+
+
+def _is_cleaned_later(session: orm.Session, place: Place,
+                      places: Sequence[Place]) -> bool:
+    """Return whether a card was cleaned where it was found after a place."""
+    return any(
+        other.found_at > place.found_at and other.found_at < (
+            ledger.last_passed(session, other.device.uuid) or NEVER)
+        for other in places)
 
 
 def _cleaned_at(session: orm.Session,

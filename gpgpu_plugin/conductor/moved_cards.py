@@ -248,7 +248,7 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
         return
     record = _record(session, last[0])
     if record.is_clean:
-        if was_here:
+        if was_here and not there:
             gpu.whole_use = None
         return
     if there:
@@ -294,13 +294,14 @@ def _record(session: orm.Session, seen: card_places.Place) -> _Record:
     elif any(_is_quarantined(session, device, left=gpu.before_swap is not None)
              for device in devices):
         state = _State.QUARANTINED
-    elif states - {_State.AVAILABLE, _State.RETIRED} or seen.host.restored:
+    elif (states - {_State.AVAILABLE, _State.RETIRED} or seen.host.restored
+            or gpu.whole_use is not None):
         # After a restore, nobody knows what the host did since the backup.
         state = _State.DIRTY
     return _Record(
         seen=seen, state=state, enabled=gpu.enabled,
-        is_whole=gpu.state != _State.AVAILABLE or (
-            seen.host.restored and not device_db.pci_function(gpu).has_vfs))
+        is_whole=gpu.state != _State.AVAILABLE or gpu.whole_use is not None
+        or (seen.host.restored and not device_db.pci_function(gpu).has_vfs))
 
 
 def _is_quarantined(session: orm.Session, device: models.Device, *,

@@ -190,9 +190,10 @@ def _store(session: orm.Session, host: models.Host,
             row = _insert(session, host, scan, function, known)
             new.add(function.id)
         else:
+            was = device_health.Before.of(row, function)
             _update(session, host, row, scan, function, known)
             device_health.store(
-                session, host, row, scan.health.get(function.id))
+                session, host, row, scan.health.get(function.id), was)
         seen[function.id] = row
     session.flush()
     _relate(session, host, scan, seen, new, known)
@@ -223,7 +224,8 @@ def _relate(session: orm.Session, host: models.Host,
                 withdrawal.inherit(session, host, gpu, seen[function.id],
                                    known.children.get(gpu.id, ()))
     for gpu in seen.values():
-        if gpu.state in device_rules.UNCLEAN_STATES:
+        if gpu.state in device_rules.UNCLEAN_STATES or (
+                gpu.whole_use is not None and not host.restored):
             withdrawal.hand_down(session, host, gpu, [
                 seen[function.id] for function in scan.functions
                 if function.pf == gpu.stable_id])
@@ -289,6 +291,7 @@ def _insert(session: orm.Session, host: models.Host,
     device_db.set_observed(row, function, vgpus, driver_capacity.merge(
         None, scan.driver_capacities.get(function.id), known.places,
         known.used))
+    _note_whole_use(host, row, function, had_vfs=function.has_vfs)
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
     device_health.store(session, host, row, scan.health.get(function.id))
@@ -311,9 +314,7 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     driver = driver_capacity.merge(
         device_db.driver_capacity(row),
         scan.driver_capacities.get(function.id), known.places, known.used)
-    if host.restored and function.pf is None and not before.has_vfs:
-        # It may have had VFs only since this scan.
-        row.whole_use = row.whole_use or adoption.SINCE_BACKUP
+    _note_whole_use(host, row, function, had_vfs=before.has_vfs)
     if not device_db.set_observed(
             row, function, vgpus, driver) and row.present:
         return
@@ -328,8 +329,22 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     host_db.changed(host)
     exchange.check(session, host, row, before, identity,
                    pci.Identity.of(function), known.children.get(row.id, ()))
-    if observed is None:
+    if observed is None or function.has_vfs:
         _check_owner(session, host, row, before, function)
+
+
+def _note_whole_use(host: models.Host, row: models.Device,
+                    function: pci.PCIFunction, *, had_vfs: bool) -> None:
+    """Note that others may use a whole GPU, or have done so since a backup.
+
+    :param had_vfs: it had VFs before this scan
+    """
+    if function.pf is not None:
+        return
+    if function.owner and not function.has_vfs:
+        row.whole_use = f'the GPU was managed by {function.owner}'
+    elif host.restored and not had_vfs:
+        row.whole_use = row.whole_use or adoption.SINCE_BACKUP
 
 
 def _foreign_type(function: pci.PCIFunction,
@@ -352,11 +367,8 @@ def _check_owner(session: orm.Session, host: models.Host,
     itself. The device gets its token when it joins a group: without one it is
     not cleaned, as the host may use it now.
     """
-    if not before.owner or now.owner or before.has_vfs:
-        return
-    if now.pf is None:
-        row.whole_use = f'the GPU was managed by {before.owner}'
-    if row.state == device_rules.DeviceState.AVAILABLE:
+    if (before.owner and not now.owner and not before.has_vfs
+            and row.state == device_rules.DeviceState.AVAILABLE):
         device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
         event_db.add(session, 'distrust', host.name, row,
                      detail=f'no longer managed by {before.owner}')

@@ -239,7 +239,7 @@ def _copy(device: models.Device) -> models.Device:
             name: getattr(device, name) for name in (
                 'host_id', 'kind', 'stable_id', 'address', 'present',
                 'pci_function', 'identity', 'vendor_id', 'product_id',
-                'vgpu_capability', 'driver_capacity')})
+                'vgpu_capability', 'driver_capacity', 'whole_use')})
 
 
 def leave_place(device: models.Device) -> None:

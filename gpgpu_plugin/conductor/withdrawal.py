@@ -121,7 +121,8 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         parts = parts_of(device, vgpus)
         check_unassigned(session, host, [device, *vgpus], 'cleaned')
         check_whole(session, host, device, 'cleaned')
-        _check_cleanable(host, device, parts, vgpus)
+        waits = card_db.waits(session, gpu_of(session, device).uuid)
+        _check_cleanable(host, device, parts, vgpus, waits=waits is not None)
         changed = [
             part for part in dict.fromkeys((device, *_all_parts(
                 device, vgpus)))
@@ -133,7 +134,6 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             else:
                 device_db.transition(session, part, _Event.DISTRUST)
                 part.clean_token = str(uuid_mod.uuid4())
-        waits = card_db.waits(session, gpu_of(session, device).uuid)
         if waits is not None:
             # The operator knows what the card is.
             waits.waits_for = None
@@ -172,16 +172,18 @@ def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
     """Have the VFs of a dirty GPU cleaned in its place, if it has some now.
 
     Its host never resets it as long as it has them. If a guest had the whole
-    GPU, that does not suffice: it is quarantined with its VFs.
+    GPU, or nobody knows who had it, that does not suffice: it is quarantined
+    with its VFs.
 
     :param parts: VFs that are there
     """
-    if not parts or gpu.state not in (_State.DIRTY, _State.QUARANTINED):
+    if not parts or gpu.state not in (
+            _State.AVAILABLE, _State.DIRTY, _State.QUARANTINED):
         return
     last = card_places.last_whole(session, gpu)
     if last is not None:
         reason = card_places.withheld(host, gpu, last)
-        if gpu.state == _State.DIRTY:
+        if gpu.state != _State.QUARANTINED:
             event_db.add(session, 'quarantine', host.name, gpu, detail=reason)
             host_db.changed(host)
         withhold(session, host, [gpu, *parts], reason)
@@ -400,9 +402,10 @@ def check_unassigned(session: orm.Session, host: models.Host,
 
 def _check_cleanable(host: models.Host, device: models.Device,
                      parts: Sequence[models.Device],
-                     vgpus: Sequence[models.Device]) -> None:
+                     vgpus: Sequence[models.Device], *, waits: bool) -> None:
     """Refuse what cannot or must not be cleaned.
 
+    :param waits: the operator ends the wait for another host by it
     :raises Conflict: says why
     """
     reason = None
@@ -415,7 +418,7 @@ def _check_cleanable(host: models.Host, device: models.Device,
                   f'it is the same')
     elif parts[0].group_id is None and (
             parts[0].state == _State.AVAILABLE or (
-                parts[0].state == _State.DIRTY
+                parts[0].state == _State.DIRTY and not waits
                 and parts[0].clean_token is None)):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif parts == [device]:

@@ -33,6 +33,7 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import health
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -520,12 +521,32 @@ class UnknownUseTest(WholeCase):
         self.assertIn('may have been replaced', self.on('h3').reason)
         self.assertEqual(['quarantined'] * 3, self.states('h3'))
 
-    def fail_then_answer(self, gpu, host='h1'):
+    def test_gpu_whose_number_is_not_shown_again(self):
+        self.fail_then_answer(WHOLE, now=dataclasses.replace(WHOLE, dsn=None))
+        self.report('h1', GPU, *VFS)
+        self.assertIn('may have been replaced', self.on('h1').reason)
+
+    def test_gpu_without_a_number_that_answers_with_vfs(self):
+        gpu = dataclasses.replace(WHOLE, dsn=None)
+        self.report('h3', gpu)
+        self.fail_then_answer(
+            gpu, 'h3', dataclasses.replace(GPU, dsn=None), *VFS)
+        self.assertIn('may have been replaced', self.on('h3').reason)
+        self.assertEqual(['quarantined'] * 3, self.states('h3'))
+
+    def test_gpu_without_a_number_that_had_vfs(self):
+        gpu = dataclasses.replace(GPU, dsn=None)
+        self.report('h3', gpu, *VFS)
+        self.fail_then_answer(gpu, 'h3', gpu, *VFS)
+        self.assertEqual(['available'] * 3, self.states('h3'))
+
+    def fail_then_answer(self, gpu, host='h1', now=None, *vfs):
         for fault in ('reads all ones', None):
             found = (health.Health.OK if fault is None
                      else health.Health.FAILED)
             hosts.store(self.db, base.scan(
-                [dataclasses.replace(gpu, fault=fault)], host=host,
+                [dataclasses.replace(gpu if fault else now or gpu,
+                                     fault=fault), *vfs], host=host,
                 node_uuid=base.NODE if host == 'h1' else base.node_uuid(host),
                 health={gpu.id: health.Condition(
                     health=found, reason=fault, errors={})}))
@@ -552,12 +573,20 @@ class UnknownUseTest(WholeCase):
         self.assertIn('since the backup', self.on('h1').reason)
 
     def test_gpu_that_had_vfs_before_the_backup_is_cleaned_by_vf(self):
+        self.restored_with_vfs([GPU, *VFS])
+
+    def test_gpu_that_had_vfs_before_the_backup_gets_them_later(self):
+        self.restored_with_vfs([WHOLE])
+
+    def restored_with_vfs(self, first):
         self.report('h1', GPU, *VFS)
         sessions.mark_restored(self.db)
         granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
-        reports.report(
-            self.db, base.scan([GPU, *VFS], number=1, assignments=()),
-            hosts.origin('h1', base.NODE, session=granted.number))
+        for number, functions in enumerate((first, [GPU, *VFS]), 1):
+            reports.report(
+                self.db, base.scan(
+                    functions, number=number, assignments=()),
+                hosts.origin('h1', base.NODE, session=granted.number))
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
 
     def test_card_of_a_restored_host_that_has_not_reported(self):
@@ -575,6 +604,42 @@ class UnknownUseTest(WholeCase):
         self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
         self.report('h1', GPU, *VFS)
         self.assert_withheld_for('managed by Cyborg', 'h1')
+
+    def test_gpu_that_is_given_back_with_vfs_that_the_driver_reports(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.report('h1', dataclasses.replace(
+            GPU, vgpu_mechanism=capability.VGPUMechanism.VF), *VFS)
+        self.assert_withheld_for('managed by Cyborg', 'h1')
+
+    def test_gpu_that_another_service_had_whole_and_then_in_parts(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.report('h1', dataclasses.replace(GPU, owner='Cyborg'), *(
+            dataclasses.replace(vf, owner='Cyborg') for vf in VFS))
+        self.report('h1', GPU, *VFS)
+        self.assert_withheld_for('managed by Cyborg', 'h1')
+
+    def test_gpu_that_is_moved_while_another_service_has_it(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld_for('managed by Cyborg', 'h2')
+
+    def test_gpu_whose_host_is_deleted_while_another_service_has_it(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        host_admin.delete(self.db, 'h1', force=True)
+        self.later()
+        self.report('h2', GPU, *VFS)
+        self.assert_withheld_for('the whole GPU was not clean', 'h2')
+
+    def test_replaced_gpu(self):
+        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
+        for owner in ('Cyborg', None):
+            self.report('h1', dataclasses.replace(
+                WHOLE, dsn=OTHER, owner=owner))
+        retirement.replace(self.db, self.on('h1').uuid, OPERATOR)
+        self.report('h1', dataclasses.replace(GPU, dsn=OTHER), *VFS)
+        self.assertEqual('quarantined', self.on('h1').state)
+        self.assertIn('managed by Cyborg', self.on('h1').reason)
 
     def test_vfs_that_another_service_managed_are_made_again(self):
         self.report('h1', dataclasses.replace(GPU, owner='Cyborg'), *(
@@ -624,21 +689,43 @@ class UnknownUseTest(WholeCase):
         self.assertIn('managed by Cyborg', self.refused(
             withdrawal.clean, self.on('h2').uuid, OPERATOR))
 
+    def test_cleaning_of_another_card_with_the_number_says_nothing(self):
+        for functions in ([WHOLE], [GPU, *VFS]):
+            self.lend()
+            self.later()
+            self.heard('h1', 300)
+            self.report('h2', WHOLE)
+            self.heard('h1', -100)
+            moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+            self.clean_on('h2')
+            self.heard('h2', -100)
+            self.report('h1')
+            self.report('h1', *functions)
+            self.report('h1', GPU, *VFS)
+            self.assertEqual(['quarantined'] * 3, self.states('h1'))
+            self.assert_cleaned_whole('h1')
+            self.report('h2')
+
+    def clean_on(self, host):
+        self.later()
+        for task in cleaning.tasks(self.db, host):
+            cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+            cleaning.finished(self.db, task.device_uuid, 'attempt',
+                              task.steps, cleaned.results(task.steps))
+
     def test_gpu_that_was_cleaned_elsewhere_is_offered_in_parts(self):
         self.lend()
         self.later()
         self.move_whole('h2')
-        self.later()
-        [task] = cleaning.tasks(self.db, 'h2')
-        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
-        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
-                          cleaned.results(task.steps))
+        self.clean_on('h2')
         self.switch_off('h2')
-        self.report('h1')
-        self.report('h1', WHOLE)
-        self.assertEqual(['dirty'], self.states('h1'))
-        self.report('h1', GPU, *VFS)
-        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
+        self.later()
+        for host, functions in (('h1', [GPU, *VFS]), ('h3', [WHOLE])):
+            self.report(host)
+            self.report(host, *functions)
+            self.report(host, GPU, *VFS)
+            self.assertNotIn('quarantined', self.states(host))
+            self.switch_off(host)
 
     def test_gpu_that_an_operator_had_cleaned_when_it_was_moved(self):
         withdrawal.clean(self.db, self.on('h1').uuid, OPERATOR)
