@@ -283,7 +283,8 @@ class GroupCapacity:
     def _is_whole(self, gpu: Device) -> bool:
         if not self._is_claimable(gpu) or gpu.function is None:
             return False
-        if any(child.kind == device_rules.DeviceKind.PCI
+        # A VF that is gone and clean is no part of the card any more.
+        if any((child.kind == device_rules.DeviceKind.PCI and child.present)
                or child.state != _AVAILABLE
                for child in self.children[gpu.id]):
             return False

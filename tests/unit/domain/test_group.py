@@ -70,6 +70,18 @@ class AvailableTest(base.BaseTestCase):
                     make.gpu(function={'used_by': 'boot_vga'})):
             self.assertEqual(0, self.available(make.t4s(gpu))[WHOLE], gpu)
 
+    def test_gpu_whose_vfs_are_gone_and_clean_is_offered_whole(self):
+        gpu = make.gpu()
+        vf = make.vf(gpu, 0)
+        for present, state, whole in (
+                (True, 'available', 0), (False, 'available', 1),
+                (False, 'dirty', 0), (False, 'quarantined', 0),
+                (False, 'assigned', 0)):
+            found = make.t4s(gpu, dataclasses.replace(
+                vf, present=present, state=device_rules.DeviceState(state)))
+            self.assertEqual(
+                whole, self.available(found)[WHOLE], (present, state))
+
     def test_unsupported_gpu_is_offered_for_vgpus_alone(self):
         gpu = make.gpu(mechanism='mdev', function={'device': '2901'})
         self.assertEqual({WHOLE: 0, '4Q': 4, '16Q': 1},

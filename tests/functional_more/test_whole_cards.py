@@ -1,0 +1,80 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Whole GPUs that get VFs before they were cleaned."""
+
+from __future__ import annotations
+
+import typing
+
+from gpgpu_plugin.host.fake import kernel as fake_kernel
+from tests.fixtures import cloud
+from tests.fixtures import cloud_views
+
+
+class WholeCardTest(cloud.GpuCloud):
+    """One server with two GPUs that may have VFs."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'intel-flex170-2'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('FLEX', '--vendor', '8086', '--device', '56c0'),)
+
+    def set_vfs(self, address: str, count: int) -> None:
+        """Make VFs of a GPU, or remove them, as an operator does."""
+        fake_kernel.FakeKernel(str(self.sysfs('gpu1'))).set_vfs(address, count)
+        self.run_once('gpu1')
+
+    def vfs(self) -> list[dict[str, typing.Any]]:
+        """Return the devices of the host that are not its two GPUs."""
+        return [device for device in self.devices('--host', 'gpu1')
+                if device['uuid'] not in self.gpus]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.gpus = {device['uuid'] for device in self.devices()}
+
+    def test_vfs_wait_until_the_whole_gpu_was_cleaned(self) -> None:
+        server = self.boot(self.flavor(FLEX=1))
+        [gpu] = self.devices('--used-by', server['id'])
+        kernel = self.driver().gpu_tracker.backend.kernel
+        kernel.faults[f'{gpu["address"]}/reset'] = 5
+        self.delete(server)
+        self.wait_states(variant='FLEX', quarantined=1, available=1)
+        kernel.faults.clear()
+
+        self.set_vfs(gpu['address'], 4)
+        self.assertEqual(
+            ['quarantined'] * 4, [vf['shown_state'] for vf in self.vfs()])
+        for device in (gpu, *self.vfs()):
+            for verb in ('clean', 'release'):
+                refused = self.assertRaises(
+                    cloud_views.CommandFailed, self.manage, 'device', verb,
+                    device['uuid'])
+                self.assertIn(f'instance {server["id"]}', str(refused))
+                self.assertIn(f'Remove the VFs of {gpu["address"]}',
+                              str(refused))
+        self.assertIn('cleaning failed', self.listing(
+            'device', 'show', self.vfs()[0]['uuid'])['reason'])
+        self.boot(self.flavor(FLEX=2), 'ERROR')
+
+        self.set_vfs(gpu['address'], 0)
+        self.manage('device', 'release', gpu['uuid'])
+        self.wait_for(lambda: 'clean_passed' in [
+            event['kind'] for event in self.listing(
+                'event', 'list', '--device', gpu['uuid'])], 'the cleaning')
+        # The VFs that were there are cleaned once they are there again.
+        self.set_vfs(gpu['address'], 4)
+        self.wait_for(lambda: {vf['shown_state'] for vf in self.vfs()} == {
+            'available'}, 'clean VFs')
+        self.set_vfs(gpu['address'], 0)
+        self.wait_for(lambda: self.inventory(variant='FLEX') == (2, 0),
+                      'both GPUs in Placement')
+        self.boot(self.flavor(FLEX=2))
