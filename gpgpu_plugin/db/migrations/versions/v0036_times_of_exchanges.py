@@ -36,13 +36,7 @@ def upgrade() -> None:
     with ddl.batch() as connection:
         _set_times(connection)
     with ddl.batch() as connection:
-        columns = _CARDS.c
-        connection.execute(
-            _CARDS.update()
-            .where(columns.id.in_(connection.scalars(
-                sa.select(columns.id).where(
-                    columns.waits_for == columns.device_uuid)).all()))
-            .values(whole_unclean=True, waits_for=None))
+        _set_whole_unclean(connection)
     ddl.create_index_online(
         'ix_devices_swapped_at', 'devices', ['swapped_at'])
 
@@ -63,3 +57,13 @@ def _set_times(connection: sa.Connection) -> None:
         connection.execute(
             _DEVICES.update().where(columns.id == row.id)
             .values(swapped_at=found or now))
+
+
+def _set_whole_unclean(connection: sa.Connection) -> None:
+    columns = _CARDS.c
+    for card_id in connection.scalars(
+            sa.select(columns.id).where(
+                columns.waits_for == columns.device_uuid)).all():
+        connection.execute(
+            _CARDS.update().where(columns.id == card_id)
+            .values(whole_unclean=True, waits_for=None))
