@@ -52,7 +52,8 @@ _State = device_rules.DeviceState
 
 SINCE_BACKUP = ('nobody knows who had the whole GPU since the backup from '
                 'which the database was restored')
-"""Whole use of the GPUs of a restored database."""
+"""Text of ``whole_use`` for the GPUs of a restored database."""
+
 
 def adopt(session: orm.Session, host: models.Host,
           book: Sequence[objects.Assignment] | None) -> None:

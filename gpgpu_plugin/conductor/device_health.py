@@ -33,7 +33,7 @@ from gpgpu_plugin.domain import pci
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Before:
-    """What a device was before a scan.
+    """Facts about a device before a scan is stored.
 
     :ivar is_whole: a GPU whose driver made no vGPUs
     :ivar is_same: its number is known, and the scan has read it again
