@@ -215,11 +215,16 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
 
 def _is_cleaned_later(session: orm.Session, place: Place,
                       places: Sequence[Place]) -> bool:
-    """Return whether a card was cleaned where it was found after a place."""
-    return any(
-        other.found_at > place.found_at and other.found_at < (
-            ledger.last_passed(session, other.device.uuid) or NEVER)
-        for other in places)
+    """Return whether a card was cleaned where it was found after a place.
+
+    What was cleaned there after it had left is another card.
+    """
+    for other in places:
+        passed = ledger.last_passed(session, other.device.uuid) or NEVER
+        if place.found_at < other.found_at < passed and not any(
+                other.found_at < later.found_at < passed for later in places):
+            return True
+    return False
 
 
 def _cleaned_at(session: orm.Session,
