@@ -444,6 +444,9 @@ class ResourceTracker:
                 # that was given up here: whoever sent it, the device is not
                 # to wait for the next event.
                 self._schedule.require(_T.CLEAN)
+            elif self.backend.lacks_vfs():
+                # Such as the GPU that is clean now.
+                self._schedule.require(_T.REPORT)
             self.inventory.accept(answer)
             self.inventory.push()
 

@@ -160,8 +160,10 @@ def report(host: host_mod.Host, node: ComputeNode,
     # Counted before the scan: one that began later knows more.
     number = host.session.next_report()
     assigned = host.assignments.all()
-    host.backend.make_vfs(host.assignments.unclean() | {
-        assignment.stable_id for assignment in assigned})
+    host.backend.make_vfs(
+        host.assignments.unclean() | {
+            assignment.stable_id for assignment in assigned},
+        lambda gpus: host.session.call(host.api.vfs_refused, gpus))
     scan = host.backend.scan()
     for problem in scan.problems:
         LOG.warning('%s: %s', host.name, problem)

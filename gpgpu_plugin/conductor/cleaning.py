@@ -99,6 +99,21 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
             for device in devices)
 
 
+def vfs_refused(db: api.Database, origin: session_obj.Origin,
+                gpus: Sequence[str]) -> tuple[str, ...]:
+    """Return which GPUs must not get VFs now (Conductor.vfs_refused)."""
+    with db.reader() as session:
+        host = host_db.find(session, origin.host)
+        sessions.refuse(host, origin, reported=False)
+        assert host is not None
+        return tuple(
+            gpu.stable_id
+            for gpu in device_db.by_stable_id(session, host.id, gpus)
+            if gpu.state != _State.AVAILABLE and not (
+                # Nobody cleans it, so it would never get any.
+                gpu.state == _State.DIRTY and gpu.clean_token is None))
+
+
 def _has_baseline(device: models.Device) -> bool:
     """Return whether a cleaning has compared the device with its baseline.
 

@@ -256,6 +256,10 @@ class ConductorManager(conductor_contract.Conductor):
                              ) -> tuple[claim_obj.Assignment, ...]:
         return claims.of_instance(self._db, instance_uuid)
 
+    def vfs_refused(self, ctxt: _Context, *, origin: session_obj.Origin,
+                    gpus: Sequence[str]) -> tuple[str, ...]:
+        return cleaning.vfs_refused(self._db, origin, gpus)
+
     def clean_tasks(self, ctxt: _Context, *, host: str,
                     ) -> tuple[claim_obj.CleanTask, ...]:
         return cleaning.tasks(self._db, host)

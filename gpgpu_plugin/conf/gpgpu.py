@@ -276,8 +276,9 @@ OPTS = [
              'VENDOR:DEVICE=COUNT with hexadecimal PCI IDs, such as '
              '8086:56c0=4; entries are separated by commas. For NVIDIA\'s '
              'driver nova-compute runs sriov-manage, which creates all VFs '
-             'that the GPU supports, whatever the number. By default no VFs '
-             'are created.'),
+             'that the GPU supports, whatever the number. A GPU that is '
+             'assigned, quarantined, retired or not clean yet gets its VFs '
+             'after its cleaning. By default no VFs are created.'),
     cfg.BoolOpt(
         'withhold_degraded', default=False,
         help='Whether nova-compute withholds GPUs whose health is "degraded": '

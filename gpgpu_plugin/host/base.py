@@ -21,6 +21,7 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from oslo_config import cfg
 
@@ -264,13 +265,22 @@ class Host(Devices):
         """
 
     @abc.abstractmethod
-    def make_vfs(self, busy: Collection[str]) -> None:
+    def make_vfs(self, busy: Collection[str],
+                 refused: Callable[[Sequence[str]], Collection[str]]
+                 = lambda gpus: ()) -> None:
         """Create the configured number of VFs on GPUs that have none.
 
-        Never raises: errors are logged, and the other GPUs get their VFs.
+        Errors of the host are logged, and the other GPUs get their VFs.
 
         :param busy: stable ids of GPUs that are not touched
+        :param refused: given the stable ids of those that would get VFs,
+            returns those that must not; not called if there are none
+        :raises Exception: what ``refused`` raises; no GPU was touched
         """
+
+    @abc.abstractmethod
+    def lacks_vfs(self) -> bool:
+        """Return whether ``make_vfs`` left a GPU without configured VFs."""
 
     @abc.abstractmethod
     def driver_capacity(self, devices: Iterable[HostDevice],

@@ -20,10 +20,12 @@ import contextlib
 import dataclasses
 import itertools
 import uuid
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -101,6 +103,7 @@ class LocalHost(base.Host):
             access.sysfs, access.binder.smbios)
         self._start = str(uuid.uuid4())
         self._numbers = itertools.count(1)
+        self._lacks_vfs = False
 
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
@@ -123,32 +126,56 @@ class LocalHost(base.Host):
                 withhold_degraded=conf.gpgpu.withhold_degraded),
             conf_gpgpu.numvfs(conf))
 
-    def make_vfs(self, busy: Collection[str]) -> None:
+    def make_vfs(self, busy: Collection[str],
+                 refused: Callable[[Sequence[str]], Collection[str]]
+                 = lambda gpus: ()) -> None:
         if not self._numvfs:
             return
         busy = {*busy, *self._in_cleaning.ids()}
-        for function in scanner.scan(self.access.sysfs).functions:
-            wanted = self._numvfs.get(
-                f'{function.vendor}:{function.device}', 0)
-            if (not wanted or function.id in busy
-                    or vfio.is_vfio(function.driver)):
-                continue
-            try:
-                self._make_vfs(function, wanted)
-            except (exception.HostError, OSError):
-                # Such as more than it supports; the others get theirs.
-                LOG.exception(
-                    '%s has none of its %s VFs; check [gpgpu] sriov_numvfs '
-                    'and the driver', function.address, wanted)
+        lacking = {function.id: function
+                   for function in scanner.scan(self.access.sysfs).functions
+                   if self._wanted_vfs(function)
+                   and self._has_no_vfs(function)}
+        possible = [gpu.id for gpu in lacking.values()
+                    if gpu.id not in busy and not vfio.is_vfio(gpu.driver)]
+        allowed = (set(possible).difference(refused(possible))
+                   if possible else set())
+        self._lacks_vfs = allowed != lacking.keys()
+        for gpu_id in possible:
+            if gpu_id in allowed:
+                self._make_vfs(lacking[gpu_id])
 
-    def _make_vfs(self, function: pci.PCIFunction, wanted: int) -> None:
+    def lacks_vfs(self) -> bool:
+        return self._lacks_vfs
+
+    def _wanted_vfs(self, function: pci.PCIFunction) -> int:
+        return self._numvfs.get(f'{function.vendor}:{function.device}', 0)
+
+    def _has_no_vfs(self, function: pci.PCIFunction) -> bool:
         # Read here: a scan reads it of GPUs only.
-        if self.access.sysfs.read(
+        with self._logged(function):
+            return self.access.sysfs.read(
                 f'{self.access.sysfs.devices}/{function.address}'
-                '/sriov_numvfs') == '0':
-            created = self.binder.make_vfs(function, wanted)
+                '/sriov_numvfs') == '0'
+        return False
+
+    def _make_vfs(self, gpu: pci.PCIFunction) -> None:
+        with self._logged(gpu):
+            wanted = self._wanted_vfs(gpu)
+            created = self.binder.make_vfs(gpu, wanted)
             LOG.info('%s has %s VFs now; %s were configured',
-                     function.address, created, wanted)
+                     gpu.address, created, wanted)
+
+    @contextlib.contextmanager
+    def _logged(self, gpu: pci.PCIFunction) -> Iterator[None]:
+        """Log an error of a GPU; the others get their VFs."""
+        try:
+            yield
+        except (exception.HostError, OSError):
+            # Such as more than it supports.
+            LOG.exception(
+                '%s has none of its %s VFs; check [gpgpu] sriov_numvfs and '
+                'the driver', gpu.address, self._wanted_vfs(gpu))
 
     def scan(self) -> scanner.Scan:
         self._failed = self._health_changed = False

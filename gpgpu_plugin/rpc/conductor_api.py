@@ -267,6 +267,11 @@ class ConductorAPI(_Conductor):
             _Conductor.instance_assignments, ctxt,
             instance_uuid=instance_uuid)
 
+    def vfs_refused(self, ctxt: _Context, origin: session_obj.Origin,
+                    gpus: Sequence[str]) -> tuple[str, ...]:
+        return self._call(
+            _Conductor.vfs_refused, ctxt, origin=origin, gpus=gpus)
+
     def clean_tasks(self, ctxt: _Context, host: str,
                     ) -> tuple[claim_obj.CleanTask, ...]:
         return self._call(_Conductor.clean_tasks, ctxt, host=host)

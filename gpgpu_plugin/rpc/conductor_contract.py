@@ -214,6 +214,17 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
                              ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments of an instance, on every host."""
 
+    @caller.hosts('origin.host')
+    def vfs_refused(self, ctxt: _Context, *, origin: session_obj.Origin,
+                    gpus: Sequence[str]) -> tuple[str, ...]:
+        """Return which GPUs of a host must not get VFs now.
+
+        A GPU that has VFs is not cleaned as a whole. So one that waits to be
+        cleaned, is quarantined, retired or assigned gets none.
+
+        :param gpus: stable ids of GPUs that would get VFs
+        """
+
     @caller.hosts('host')
     def clean_tasks(self, ctxt: _Context, *, host: str,
                     ) -> tuple[claim_obj.CleanTask, ...]:

@@ -41,7 +41,10 @@ class WholeCardTest(cloud.GpuCloud):
         super().setUp()
         self.gpus = {device['uuid'] for device in self.devices()}
 
-    def test_vfs_wait_until_the_whole_gpu_was_cleaned(self) -> None:
+    def quarantine_used(
+        self,
+    ) -> tuple[dict[str, typing.Any], dict[str, typing.Any]]:
+        """Have the cleaning of a used GPU fail; return it and its server."""
         server = self.boot(self.flavor(FLEX=1))
         [gpu] = self.devices('--used-by', server['id'])
         kernel = self.driver().gpu_tracker.backend.kernel
@@ -49,7 +52,32 @@ class WholeCardTest(cloud.GpuCloud):
         self.delete(server)
         self.wait_states(variant='FLEX', quarantined=1, available=1)
         kernel.faults.clear()
+        return gpu, server
 
+    def wait_cleaned(self, gpu: dict[str, typing.Any]) -> None:
+        """Wait until a cleaning of the GPU has passed."""
+        self.wait_for(lambda: 'clean_passed' in [
+            event['kind'] for event in self.listing(
+                'event', 'list', '--device', gpu['uuid'])], 'the cleaning')
+
+    def test_nova_compute_makes_vfs_of_clean_gpus_only(self) -> None:
+        gpu, _ = self.quarantine_used()
+        self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu')
+        self.restart_compute()
+        self.wait_for(lambda: [vf['shown_state'] for vf in self.vfs()] == [
+            'available'] * 4, 'the VFs of the other GPU')
+        self.run_once('gpu1')
+        self.assertEqual('0\n', self.sysfs('gpu1').joinpath(
+            'bus/pci/devices', gpu['address'], 'sriov_numvfs').read_text())
+
+        self.manage('device', 'release', gpu['uuid'])
+        self.wait_cleaned(gpu)
+        self.run_once('gpu1')
+        self.wait_for(lambda: [vf['shown_state'] for vf in self.vfs()] == [
+            'available'] * 8, 'the VFs of both GPUs')
+
+    def test_vfs_wait_until_the_whole_gpu_was_cleaned(self) -> None:
+        gpu, server = self.quarantine_used()
         self.set_vfs(gpu['address'], 4)
         self.assertEqual(
             ['quarantined'] * 4, [vf['shown_state'] for vf in self.vfs()])
@@ -67,9 +95,7 @@ class WholeCardTest(cloud.GpuCloud):
 
         self.set_vfs(gpu['address'], 0)
         self.manage('device', 'release', gpu['uuid'])
-        self.wait_for(lambda: 'clean_passed' in [
-            event['kind'] for event in self.listing(
-                'event', 'list', '--device', gpu['uuid'])], 'the cleaning')
+        self.wait_cleaned(gpu)
         # The VFs that were there are cleaned once they are there again.
         self.set_vfs(gpu['address'], 4)
         self.wait_for(lambda: {vf['shown_state'] for vf in self.vfs()} == {

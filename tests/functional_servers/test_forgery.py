@@ -145,6 +145,7 @@ class ForgeryTest(base.ConductorTestCase):
                             name='H100', vendor='10de', device='2330',
                             cleaning_policy='reset-only')),
             'before': None, 'name': 'H100', 'only_enabled': False,
+            'gpus': [],
             'vgpu_type': 'passthrough', 'enabled': False, 'force': True,
             'allocation_policy': 'pack', 'instance': None,
             'guest_nodes': None, 'link_partitions': None,

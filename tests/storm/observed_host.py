@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import machine
@@ -72,8 +73,13 @@ class ObservedHost(base.Host):
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         return self._host.attachment(device)
 
-    def make_vfs(self, busy: Collection[str]) -> None:
-        self._host.make_vfs(busy)
+    def make_vfs(self, busy: Collection[str],
+                 refused: Callable[[Sequence[str]], Collection[str]]
+                 = lambda gpus: ()) -> None:
+        self._host.make_vfs(busy, refused)
+
+    def lacks_vfs(self) -> bool:
+        return self._host.lacks_vfs()
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
                         ) -> dict[str, driver_capacity.DriverCapacity]:

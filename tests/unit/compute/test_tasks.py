@@ -146,7 +146,14 @@ class ReportTest(TasksTestCase):
     def test_vfs_are_made_but_not_on_assigned_gpus(self):
         self.book.add('i1', [make.assignment(stable_id=GPU.id)])
         self.report()
-        self.backend.make_vfs.assert_called_once_with({GPU.id})
+        self.backend.make_vfs.assert_called_once_with({GPU.id}, mock.ANY)
+
+    def test_conductor_is_asked_which_gpus_must_not_get_vfs(self):
+        self.report()
+        [_, refused] = self.backend.make_vfs.call_args.args
+        self.assertIs(self.api.vfs_refused.return_value, refused([GPU.id]))
+        self.api.vfs_refused.assert_called_once_with(
+            mock.ANY, self.host.session.origin(), [GPU.id])
 
     def test_vfs_are_not_made_on_dirty_gpus(self):
         assignment = make.assignment(stable_id=GPU.id)
@@ -154,7 +161,7 @@ class ReportTest(TasksTestCase):
         self.book.remove('i1', [assignment.uuid])
         self.assertEqual([], self.book.all())
         self.report()
-        self.backend.make_vfs.assert_called_once_with({GPU.id})
+        self.backend.make_vfs.assert_called_once_with({GPU.id}, mock.ANY)
 
     def test_assigned_device_at_another_address_has_moved(self):
         for address, moved in ((GPU.address, False), ('0000:3c:00.0', True)):

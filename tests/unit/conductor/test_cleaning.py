@@ -67,6 +67,49 @@ class CleaningCase(base.ConductorTestCase):
             return session.scalar(sa.select(models.Host.generation))
 
 
+class VFsRefusedTest(CleaningCase):
+
+    def setUp(self):
+        super().setUp()
+        self.origin = hosts.origin('h1', base.NODE)
+
+    def refused(self, *gpus):
+        return cleaning.vfs_refused(self.db, self.origin, gpus)
+
+    def test_available_gpu_and_one_that_is_not_known_may_get_vfs(self):
+        [assignment] = self.boot(1).assignments
+        with self.db.reader() as session:
+            free = session.scalars(sa.select(models.Device.stable_id).where(
+                models.Device.state == 'available')).first()
+        self.assertEqual((assignment.stable_id,), self.refused(
+            free, assignment.stable_id, 'unknown'))
+
+    def test_gpu_gets_none_until_it_is_clean(self):
+        [task] = self.dirty()
+        self.assertEqual((task.stable_id,), self.refused(task.stable_id))
+        self.start(task)
+        self.assertEqual((task.stable_id,), self.refused(task.stable_id))
+        self.finish(task, results=cleaned.failed('looked at'))
+        self.assertEqual('quarantined', self.row(task).state)
+        self.assertEqual((task.stable_id,), self.refused(task.stable_id))
+        cleaning.operator_release(self.db, task.device_uuid, 'admin')
+        self.clean_all()
+        self.assertEqual((), self.refused(task.stable_id))
+
+    def test_dirty_gpu_that_no_host_cleans_may_get_vfs(self):
+        [task] = self.dirty()
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).where(
+                models.Device.uuid == task.device_uuid).values(
+                    clean_token=None))
+        self.assertEqual((), self.refused(task.stable_id))
+
+    def test_host_whose_session_was_replaced_is_refused(self):
+        self.assertRaises(
+            exception.Fenced, cleaning.vfs_refused, self.db,
+            dataclasses.replace(self.origin, start_uuid='other'), [])
+
+
 class EndedTest(CleaningCase):
     """Calls of the observer of cleanings."""
 

@@ -16,6 +16,7 @@ import os
 import pathlib
 import shutil
 import uuid
+from unittest import mock
 
 import fixtures
 from oslo_config import cfg
@@ -227,6 +228,42 @@ class MakeVFsTest(LocalHostCase):
         self.host.make_vfs({first.id})
         self.assertEqual({second.id}, {
             vf.pf for vf in self.functions() if vf.pf})
+
+    def test_gpu_that_is_refused_gets_no_vfs(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        first, second = self.functions()
+        refused = mock.Mock(return_value=(first.id,))
+        self.host.make_vfs((), refused)
+        refused.assert_called_once_with([first.id, second.id])
+        self.assertEqual({second.id}, {
+            vf.pf for vf in self.functions() if vf.pf})
+
+    def test_gpus_that_were_left_without_vfs_are_remembered(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        first, _ = self.functions()
+        self.host.make_vfs({first.id})
+        self.assertTrue(self.host.lacks_vfs())
+        self.host.make_vfs((), lambda gpus: gpus)
+        self.assertTrue(self.host.lacks_vfs())
+        self.host.make_vfs(())
+        self.assertFalse(self.host.lacks_vfs())
+
+    def test_only_gpus_that_would_get_vfs_are_asked_for(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        first, second = self.functions()
+        self.host.kernel.set_vfs(first.address, 2)
+        self.host.make_vfs({second.id}, self.fail)
+        refused = mock.Mock(return_value=())
+        self.host.make_vfs((), refused)
+        refused.assert_called_once_with([second.id])
+
+    def test_no_gpu_gets_vfs_if_nobody_says_which_may(self):
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        self.assertRaises(
+            exception.ConductorUnavailable, self.host.make_vfs, (),
+            mock.Mock(side_effect=exception.ConductorUnavailable(
+                method='vfs_refused', timeout=60)))
+        self.assertEqual([], self.host.kernel.written)
 
     def test_number_of_vfs_that_exist_stays(self):
         self.host = self.make_host(self.machine, {'8086:56c0': 4})

@@ -23,13 +23,12 @@ ARGUMENTS = {
     'origin': {'host': 'h1'}, 'request': {'host': 'h1'}, 'host': 'h1'}
 WITHOUT = {
     'digest', 'host_inventory', 'host_assignments', 'instance_assignments',
-    'clean_tasks', 'clean_failure', 'changes_since', 'variant_list',
-    'variant_show',
-    'vgpu_type_list', 'host_list', 'host_show', 'group_list',
-    'assignment_list', 'device_list', 'device_show', 'device_history',
-    'device_ledger_head', 'usage_list', 'usage_summary', 'usage_unexported',
-    'event_list', 'exact_host', 'chosen', 'why_not', 'scheduler_view',
-    'what_if_leaving', 'what_if_drain',
+    'clean_tasks', 'clean_failure', 'vfs_refused', 'changes_since',
+    'variant_list', 'variant_show', 'vgpu_type_list', 'host_list',
+    'host_show', 'group_list', 'assignment_list', 'device_list',
+    'device_show', 'device_history', 'device_ledger_head', 'usage_list',
+    'usage_summary', 'usage_unexported', 'event_list', 'exact_host',
+    'chosen', 'why_not', 'scheduler_view', 'what_if_leaving', 'what_if_drain',
     'examine_cloud', 'examine_database', 'examine_hosts',
     # They change a row that nothing else locks.
     'answer', 'examined'}
