@@ -177,18 +177,22 @@ def waits(session: orm.Session, device_uuid: str) -> models.Card | None:
         models.Card.waits_for.is_not(None)))
 
 
+_OTHER = orm.aliased(models.Device)
+_WAITED_FOR = (
+    sa.select(models.Card.device_uuid, models.Host.name, _OTHER.address)
+    .outerjoin(_OTHER, _OTHER.uuid == models.Card.waits_for)
+    .outerjoin(models.Host, models.Host.id == _OTHER.host_id)
+    .where(models.Card.device_uuid.in_(
+               sa.bindparam('of_uuids', expanding=True)),
+           models.Card.waits_for.is_not(None)))
+
+
 def waited_for(session: orm.Session, device_uuids: Collection[str],
                ) -> dict[str, tuple[str, str] | None]:
     """Return what some devices wait for: the host and address of another one.
 
     :returns: by the UUID of the device that waits; None: the other one is gone
     """
-    other = orm.aliased(models.Device)
     return {uuid: None if host is None else (host, address)
             for uuid, host, address in session.execute(
-                sa.select(models.Card.device_uuid, models.Host.name,
-                          other.address)
-                .outerjoin(other, other.uuid == models.Card.waits_for)
-                .outerjoin(models.Host, models.Host.id == other.host_id)
-                .where(models.Card.device_uuid.in_(device_uuids),
-                       models.Card.waits_for.is_not(None))).tuples()}
+                _WAITED_FOR, {'of_uuids': list(device_uuids)}).tuples()}

@@ -92,6 +92,12 @@ _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
             'cleaned_steps')
 """Columns that claims, cleanings and operators change."""
 
+_OF_HOSTS = (
+    sa.select(models.Device)
+    .where(models.Device.host_id.in_(sa.bindparam('of_hosts', expanding=True)))
+    .order_by(models.Device.host_id, models.Device.stable_id))
+_WITH_UUID = sa.select(models.Device).where(
+    models.Device.uuid == sa.bindparam('of_uuid'))
 _BY_UUID = sa.select(*COLUMNS).where(TABLE.c.uuid == sa.bindparam('uuid'))
 
 
@@ -180,10 +186,7 @@ def set_observed(device: models.Device, function: pci.PCIFunction,
 def of_hosts(session: orm.Session,
              host_ids: Iterable[int]) -> list[models.Device]:
     """Return all devices of hosts, by host and stable id."""
-    return list(session.scalars(
-        sa.select(models.Device)
-        .where(models.Device.host_id.in_(list(host_ids)))
-        .order_by(models.Device.host_id, models.Device.stable_id)))
+    return list(session.scalars(_OF_HOSTS, {'of_hosts': list(host_ids)}))
 
 
 def host_ids_by_ids(session: orm.Session, vendor_id: str | None,
@@ -210,11 +213,18 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
     cleaning of its GPU. A card that may have been moved from a host that is
     alive waits until this is known.
     """
+    return list(session.scalars(_to_clean(), {'of_host': host_id}))
+
+
+# SQLAlchemy takes longer to make such a statement than to run it.
+@functools.cache
+def _to_clean() -> sa.Select[models.Device]:
     gpu, mdev = orm.aliased(models.Device), orm.aliased(models.Device)
     parent = orm.aliased(models.Device)
-    return list(session.scalars(
+    return (
         sa.select(models.Device)
-        .where(models.Device.host_id == host_id, models.Device.present,
+        .where(models.Device.host_id == sa.bindparam('of_host'),
+               models.Device.present,
                models.Device.clean_token.is_not(None),
                models.Device.state.in_([
                    device_rules.DeviceState.DIRTY,
@@ -236,7 +246,7 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
                        models.Device.parent_id, models.Device.id),
                    models.Card.device_uuid == gpu.uuid,
                    models.Card.waits_for.is_not(None)))
-        .order_by(models.Device.stable_id)))
+        .order_by(models.Device.stable_id))
 
 
 def had_tenants(session: orm.Session, host_ids: Sequence[int],
@@ -247,19 +257,26 @@ def had_tenants(session: orm.Session, host_ids: Sequence[int],
 
     :returns: each with the cleaning policy of its variant
     """
-    child = orm.aliased(models.Device)
     return list(session.execute(
+        _had_tenants(), {'of_hosts': list(host_ids)}).tuples())
+
+
+@functools.cache
+def _had_tenants() -> sa.Select[models.Device, str]:
+    child = orm.aliased(models.Device)
+    return (
         sa.select(models.Device, models.Variant.cleaning_policy)
         .join(models.Group, models.Group.id == models.Device.group_id)
         .join(models.Variant, models.Variant.id == models.Group.variant_id)
-        .where(models.Device.host_id.in_(host_ids),
+        .where(models.Device.host_id.in_(
+                   sa.bindparam('of_hosts', expanding=True)),
                models.Device.kind == str(device_rules.DeviceKind.PCI),
                models.Device.state == str(device_rules.DeviceState.AVAILABLE),
                models.Device.cleaned_steps.is_not(None),
                ~sa.exists().where(
                    child.parent_id == models.Device.id,
                    child.state != str(device_rules.DeviceState.AVAILABLE)))
-        .order_by(models.Device.id)).tuples())
+        .order_by(models.Device.id))
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
@@ -322,8 +339,7 @@ def get(session: orm.Session, uuid: str) -> models.Device:
 
     :raises NotFound: no such UUID
     """
-    device = session.scalar(
-        sa.select(models.Device).where(models.Device.uuid == uuid))
+    device = session.scalar(_WITH_UUID, {'of_uuid': uuid})
     if device is None:
         raise exception.NotFound(kind='device', name=uuid)
     return device

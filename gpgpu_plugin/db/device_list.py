@@ -12,12 +12,14 @@
 """Devices as operators list them: filtered, in pages, with shown states.
 
 The shown state is domain.device.shown_state as an expression of SQL, so that
-the database filters and counts by it.
+the database filters and counts by it. Parts of statements are made once, which
+takes longer than to run them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Collection
 
@@ -61,6 +63,7 @@ _RANKS = {str(state): rank for rank, state
           in enumerate(device_rules.SHOWN_OF_CHILDREN)}
 
 
+@functools.cache
 def _rank_of_vgpus() -> sa.ColumnElement[int]:
     """Return the rank of the state of its vGPUs that a device shows first."""
     child = orm.aliased(models.Device)
@@ -82,14 +85,20 @@ def ranks_of_vgpus() -> sa.Subquery:
             .group_by(child.parent_id).subquery())
 
 
-def shown_state(rank: sa.ColumnElement[int] | None = None,
-                ) -> sa.ColumnElement[str]:
+@functools.cache
+def shown_state() -> sa.ColumnElement[str]:
     """Return the expression of the shown state of ``devices``.
 
-    :param rank: of the device, from ``ranks_of_vgpus``; default: it is looked
-        up for each device, which is faster for a few devices only
+    The vGPUs of each device are looked up, which is fast for a few devices.
     """
-    rank = _rank_of_vgpus() if rank is None else rank
+    return shown_state_by(_rank_of_vgpus())
+
+
+def shown_state_by(rank: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
+    """Return the same expression for many devices.
+
+    :param rank: of the device, from ``ranks_of_vgpus``
+    """
     derived = sa.case(
         {number: state for state, number in _RANKS.items()}, value=rank)
     device = models.Device
@@ -109,6 +118,7 @@ def shown_state(rank: sa.ColumnElement[int] | None = None,
         else_=device.state)
 
 
+@functools.cache
 def _may_be_shown(state: str) -> sa.ColumnElement[bool]:
     """Return a condition that every device shown in a state meets.
 
@@ -124,6 +134,7 @@ def _may_be_shown(state: str) -> sa.ColumnElement[bool]:
             child.state == state, child.parent_id.is_not(None))))
 
 
+@functools.cache
 def _is_faulty() -> sa.ColumnElement[bool]:
     """Return the condition of devices that somebody should look at."""
     quarantined = str(_State.QUARANTINED)
@@ -188,6 +199,7 @@ def get(session: orm.Session, uuid: str) -> ListedDevice:
     return found[0]
 
 
+@functools.cache
 def _query() -> _Select:
     parent = orm.aliased(models.Device)
     return (

@@ -139,7 +139,7 @@ def _counts() -> sa.Subquery:
     devices = (
         sa.select(device.host_id, device.group_id, device.enabled,
                   device.health,
-                  device_list.shown_state(ranks.c.rank).label('state'))
+                  device_list.shown_state_by(ranks.c.rank).label('state'))
         .outerjoin(ranks, ranks.c.parent_id == device.id)
         .where(device.kind == str(device_rules.DeviceKind.PCI),
                device.state != str(device_rules.DeviceState.RETIRED))

@@ -110,6 +110,11 @@ _OF_HOSTS = (
                  .outerjoin(_TYPES, _TYPES.c.gpu_group_id == _GROUPS.c.id))
     .where(_GROUPS.c.host_id.in_(sa.bindparam('host_ids', expanding=True)))
     .order_by(_GROUPS.c.id, _TYPES.c.id))
+_WITH_TYPES = (
+    sa.select(models.Group)
+    .where(models.Group.host_id.in_(sa.bindparam('of_hosts', expanding=True)))
+    .options(orm.joinedload(models.Group.types))
+    .order_by(models.Group.id))
 _OF_VARIANT = 8
 _OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 
@@ -129,9 +134,7 @@ def of_hosts(session: orm.Session,
              host_ids: Collection[int]) -> list[models.Group]:
     """Return the groups of hosts with their types, by id."""
     return list(session.scalars(
-        sa.select(models.Group).where(models.Group.host_id.in_(host_ids))
-        .options(orm.joinedload(models.Group.types))
-        .order_by(models.Group.id)).unique())
+        _WITH_TYPES, {'of_hosts': list(host_ids)}).unique())
 
 
 def of_variant(session: orm.Session, host_id: int,

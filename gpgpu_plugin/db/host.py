@@ -46,9 +46,11 @@ _CHANGE = sa.update(_TABLE).where(
     _TABLE.c.id == sa.bindparam('host_id')).values(
         generation=sa.bindparam('generation'),
         changed_at=sa.bindparam('changed_at'))
-_BY_IDS = (sa.select(models.Host)
-           .where(models.Host.id.in_(sa.bindparam('ids', expanding=True)))
-           .order_by(models.Host.id))
+_WITH_IDS = models.Host.id.in_(sa.bindparam('ids', expanding=True))
+_BY_IDS = sa.select(models.Host).where(_WITH_IDS).order_by(models.Host.id)
+_LOCK_ROW = (sa.select(models.Lock)
+             .where(models.Lock.name == sa.bindparam('of_name'))
+             .with_for_update())
 
 
 def find(session: orm.Session, name: str) -> models.Host | None:
@@ -110,8 +112,8 @@ def lock_ids(session: orm.Session, ids: Sequence[int], *,
     :param skip_locked: leave out hosts that another transaction has locked
         instead of waiting for them
     """
-    return _lock(
-        session, _locking(models.Host.id.in_(ids), skip_locked=skip_locked))
+    return _lock(session, _LOCK_FREE_IDS if skip_locked else _LOCK_IDS,
+                 {'ids': list(ids)})
 
 
 def lock_all(session: orm.Session) -> list[models.Host]:
@@ -130,6 +132,8 @@ def _locking(*conditions: sa.ColumnElement[bool],
 
 
 _LOCK = _locking(*_LIVE)
+_LOCK_IDS = _locking(_WITH_IDS)
+_LOCK_FREE_IDS = _locking(_WITH_IDS, skip_locked=True)
 
 
 def _lock(session: orm.Session, statement: _Locking,
@@ -234,9 +238,7 @@ def _session(host: models.Host) -> orm.Session:
 
 def lock_row(session: orm.Session, name: str) -> models.Lock:
     """Return one row of ``locks``, locked until the transaction ends."""
-    return session.scalars(
-        sa.select(models.Lock).where(models.Lock.name == name)
-        .with_for_update()).one()
+    return session.scalars(_LOCK_ROW, {'of_name': name}).one()
 
 
 def heard(session: orm.Session, host_id: int, at: float) -> None:
