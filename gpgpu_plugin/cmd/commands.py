@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 
 from cliff import command
@@ -36,5 +37,11 @@ class CommandManager(commandmanager.CommandManager):
     def load_commands(self, namespace: str) -> None:
         """Add the command names of a namespace."""
         self.group_list.append(namespace)
-        for entry_point in metadata.entry_points(group=namespace):
+        for entry_point in _entry_points(namespace):
             self.commands[entry_point.name.replace('_', ' ')] = entry_point
+
+
+@functools.cache
+def _entry_points(namespace: str) -> metadata.EntryPoints:
+    # To look for them takes longer than many a command.
+    return metadata.entry_points(group=namespace)

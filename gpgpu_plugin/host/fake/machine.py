@@ -22,6 +22,7 @@ gpgpu_plugin.host.fake.recording). Descriptions are package data
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.resources
 import os
@@ -111,7 +112,7 @@ def load(name: str) -> Machine:
     :raises Invalid: the file is not a machine
     """
     if name in names():
-        return _parse(name, (_MACHINES / f'{name}.yaml').read_text())
+        return _packaged(name)
     try:
         text = machine_file.read(name)
     except FileNotFoundError:
@@ -126,6 +127,11 @@ def load(name: str) -> Machine:
         # The names in a model are not checked, and could lead anywhere.
         raise _invalid(name, 'it is not a recording')
     return machine
+
+
+@functools.cache
+def _packaged(name: str) -> Machine:
+    return _parse(name, (_MACHINES / f'{name}.yaml').read_text())
 
 
 def _parse(name: str, text: str) -> Machine:
