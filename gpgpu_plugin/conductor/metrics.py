@@ -81,8 +81,6 @@ def outcome(error: BaseException | None) -> str:
 class Counters:
     """Counters of this process. Thread-safe.
 
-    Each series begins with 0, so that the first event shows as an increase.
-
     :param methods: names of the RPC methods; a message may name others
     """
 
@@ -123,13 +121,13 @@ class Counters:
         self._dropped = prometheus_client.Counter(
             'gpgpu_notifications_dropped', 'Notifications that this conductor '
             'has deleted unsent, because too many waited.', registry=registry)
-        self._begin_with_0()
         prometheus_client.Info(
             'gpgpu_build', 'Version of this conductor.', registry=registry,
             ).info({'version': version.VERSION,
                     'rpc_version': conductor_contract.VERSION})
 
-    def _begin_with_0(self) -> None:
+    def begin_with_0(self) -> None:
+        """Show each series, so that the first event shows as an increase."""
         for method in (*self._methods, OTHER):
             for name in (OK, *OUTCOMES, FAILED):
                 self._calls.labels(method, name)

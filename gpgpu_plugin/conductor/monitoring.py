@@ -69,6 +69,7 @@ class Monitoring:
         """
         if self._address is None:
             return
+        self.counters.begin_with_0()
         self._reading = cached_reading.CachedReading(
             'metrics', functools.partial(
                 metrics.read, database, per_host=self._per_host,
