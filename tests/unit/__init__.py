@@ -16,6 +16,7 @@ import hypothesis
 from tests.fixtures import memory
 
 memory.use()
+memory.collect_rarely()
 # How fast examples are made says how busy the machine is, not whether we are
 # right.
 hypothesis.settings.register_profile(
