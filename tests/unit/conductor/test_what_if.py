@@ -31,6 +31,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import what_if as objects
+from tests.fixtures import examples
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -257,7 +258,7 @@ def denial(case, request, host, instance):
 
 
 SETTINGS = hypothesis.settings(
-    max_examples=12, deadline=None, derandomize=True)
+    max_examples=examples.count(12), deadline=None, derandomize=True)
 
 
 class CarriedOutTest(oslotest_base.BaseTestCase):

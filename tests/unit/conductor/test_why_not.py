@@ -28,6 +28,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from tests.fixtures import cleaned
+from tests.fixtures import examples
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -214,7 +215,7 @@ VERBS = st.lists(st.tuples(
                      'quarantine', 'drain']),
     st.integers(0, 7)), min_size=2, max_size=9)
 SETTINGS = hypothesis.settings(
-    max_examples=30, deadline=None, derandomize=True)
+    max_examples=examples.count(30), deadline=None, derandomize=True)
 
 
 class AgreementTest(oslotest_base.BaseTestCase):

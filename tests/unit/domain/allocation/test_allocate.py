@@ -26,6 +26,7 @@ from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
+from tests.fixtures import examples
 from tests.unit.domain.allocation import base
 
 _SETTINGS = settings(derandomize=True, deadline=None)
@@ -390,7 +391,7 @@ def passthrough(gpus: dict[str, list[capacity.GPUCapacity]],
 class PassthroughPropertyTest(test_base.BaseTestCase):
     """Tests of whole GPUs of several classes."""
 
-    @settings(_SETTINGS, max_examples=1500)
+    @settings(_SETTINGS, max_examples=examples.count(1500))
     @given(LOCALITIES, COUNTS, base.TOPOLOGIES, base.POLICIES)
     def test_against_oracle(self, localities, counts, topology,
                             policy) -> None:
@@ -415,7 +416,7 @@ class PassthroughPropertyTest(test_base.BaseTestCase):
         self.assertTrue(is_allowed(chosen, topology))
         self.assertEqual(expected, spread(chosen))
 
-    @settings(_SETTINGS, max_examples=1000)
+    @settings(_SETTINGS, max_examples=examples.count(1000))
     @given(LOCALITIES, COUNTS, base.TOPOLOGIES, st.sets(st.integers(0, 2)))
     def test_numa_policies(self, localities, counts, topology, nodes) -> None:
         gpus = by_class(localities)
@@ -509,7 +510,7 @@ class MixedPropertyTest(test_base.BaseTestCase):
             request({requested: available + 1}, allocation_policy=policy),
             *gpus)
 
-    @settings(_SETTINGS, max_examples=400)
+    @settings(_SETTINGS, max_examples=examples.count(400))
     @given(base.hosts(), st.integers(0, 2),
            st.lists(st.sampled_from(TYPE_NAMES), max_size=4),
            base.TOPOLOGIES, base.POLICIES, base.link_groups('abcx'))

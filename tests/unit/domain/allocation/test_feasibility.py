@@ -23,6 +23,7 @@ from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
+from tests.fixtures import examples
 from tests.unit.domain.allocation import base
 
 CLASSES = ('CUSTOM_GPU_A', 'CUSTOM_GPU_B', 'CUSTOM_GPU_C')
@@ -34,7 +35,8 @@ COUNTS = st.dictionaries(
 LINKS = base.link_groups('abcdex')
 VGPU_CLASSES = ('WHOLE', *(f'V{name}' for name in sorted(base.TYPES)))
 
-_SETTINGS = settings(derandomize=True, deadline=None, max_examples=500)
+_SETTINGS = settings(derandomize=True, deadline=None,
+                     max_examples=examples.count(500))
 _NUMAPolicy = request_mod.NUMAPolicy
 _Policy = request_mod.PCINUMAPolicy
 _Offers = dict[str, offer_mod.TypeOffer]
@@ -111,7 +113,7 @@ class PropertyTest(test_base.BaseTestCase):
             is_possible_for_some_nodes(offers, requested, nodes),
             mask_refusal(offers, requested, nodes) is None)
 
-    @settings(_SETTINGS, max_examples=300)
+    @settings(_SETTINGS, max_examples=examples.count(300))
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
            st.integers(1, 9), base.TOPOLOGIES,
            st.sampled_from([_NUMAPolicy.NONE, _NUMAPolicy.PREFERRED]), LINKS)
@@ -128,7 +130,7 @@ class PropertyTest(test_base.BaseTestCase):
         else:
             self.assertEqual(expected, found)
 
-    @settings(_SETTINGS, max_examples=300)
+    @settings(_SETTINGS, max_examples=examples.count(300))
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
            st.integers(1, 9), base.TOPOLOGIES, st.integers(1, 3),
            st.sampled_from([_Policy.REQUIRED, _Policy.LEGACY]), LINKS)
@@ -141,7 +143,7 @@ class PropertyTest(test_base.BaseTestCase):
             is_possible_for_some_nodes(offers, requested, nodes),
             mask_refusal(offers, requested, nodes) is None)
 
-    @settings(_SETTINGS, max_examples=500)
+    @settings(_SETTINGS, max_examples=examples.count(500))
     @given(base.hosts(max_gpus=5), st.sampled_from(VGPU_CLASSES),
            st.integers(1, 9), base.TOPOLOGIES, st.sampled_from(_Policy),
            st.frozensets(st.integers(0, 2), min_size=1),
@@ -162,7 +164,7 @@ class PropertyTest(test_base.BaseTestCase):
         self.assertEqual(possible, feasibility.refusal_on(
             masks(offers), requested, nodes, sockets) is None)
 
-    @settings(_SETTINGS, max_examples=300)
+    @settings(_SETTINGS, max_examples=examples.count(300))
     @given(base.hosts(max_gpus=4),
            st.dictionaries(st.sampled_from(VGPU_CLASSES), st.integers(1, 4),
                            min_size=2, max_size=3), base.TOPOLOGIES, LINKS)
@@ -179,7 +181,7 @@ class PropertyTest(test_base.BaseTestCase):
         else:
             self.assertIsNotNone(expected)
 
-    @settings(_SETTINGS, max_examples=300)
+    @settings(_SETTINGS, max_examples=examples.count(300))
     @given(base.hosts(max_gpus=4),
            st.dictionaries(st.sampled_from(VGPU_CLASSES), st.integers(1, 4),
                            min_size=2, max_size=3), base.TOPOLOGIES,

@@ -19,6 +19,7 @@ from oslotest import base as test_base
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import guest_nodes
 from gpgpu_plugin.domain.allocation import request as request_mod
+from tests.fixtures import examples
 from tests.unit.domain.allocation import base
 
 _NUMAPolicy = request_mod.NUMAPolicy
@@ -55,7 +56,8 @@ class AllocateNearTest(test_base.BaseTestCase):
         by_id = {gpu.id: gpu.numa_node for gpu in gpus}
         return [by_id[selection.gpu_id] for selection in found['WHOLE']]
 
-    @settings(derandomize=True, deadline=None, max_examples=1500)
+    @settings(derandomize=True, deadline=None,
+              max_examples=examples.count(1500))
     @given(st.lists(base.NODES, max_size=6), st.integers(1, 4),
            st.sampled_from([None, *_Policy]), st.sampled_from(_NUMAPolicy),
            _CHOICES, _SOCKETS)

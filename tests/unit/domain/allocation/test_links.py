@@ -24,6 +24,7 @@ from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.vgpu import capacity
+from tests.fixtures import examples
 from tests.unit.domain.allocation import base
 from tests.unit.domain.allocation import test_allocate
 
@@ -274,7 +275,8 @@ def cost(offers: _Offers, requested: request_mod.Request,
 
 class OracleTest(test_base.BaseTestCase):
 
-    @settings(derandomize=True, deadline=None, max_examples=1500)
+    @settings(derandomize=True, deadline=None,
+              max_examples=examples.count(1500))
     @given(GPUS, COUNTS, base.TOPOLOGIES, base.POLICIES, st.data())
     def test_best_of_all_sets_is_taken(
             self, rows, counts, topology, policy, data) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import capacity
+from tests.fixtures import examples
 from tests.unit.host import vgpu_base
 
 _SIZES = ('4C', '8C', '10C', '16C', '20C', '40C', '80C')
@@ -103,7 +104,8 @@ class MdevTest(PlacementCase):
         self.refused(self.host.prepare, self.device(2, 'A100D-40C', 40),
                      'no more')
 
-    @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+    @hypothesis.settings(max_examples=examples.count(25), deadline=None,
+                         derandomize=True)
     @hypothesis.given(st.lists(st.one_of(
         st.sampled_from(_SIZES), st.integers(0, 19)), max_size=25))
     def test_driver_accepts_every_calculated_placement(self, steps):
