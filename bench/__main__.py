@@ -35,6 +35,7 @@ BENCHMARKS = {'candidates': candidates.run, 'claims': claims.run,
               'variants': variants.run}
 # Those of a benchmark that are quick enough for each change.
 PARTS = {'candidates-quick': candidates.run_quickly,
+         'claims-http': claims.run_beside_http,
          'claims-peer': claims.run_beside_peer}
 
 

@@ -16,9 +16,10 @@ and those of 100 hosts, where fewer clients want the last ones. Each finds out
 what is free, claims one of it, and tries again if it was refused. Ours go over
 RabbitMQ to two conductors, and see what is free as schedulers do.
 Placement's WSGI application runs inside each client process, without a
-network. What RabbitMQ and oslo.messaging alone cost is shown by conductors
-that refuse each claim without looking at it; their clients, and those they are
-compared with, claim on every host without seeing what is free.
+network, or in two API processes that clients call over HTTP, as Nova does.
+What RabbitMQ and oslo.messaging alone cost is shown by conductors that refuse
+each claim without looking at it; their clients, and those they are compared
+with, claim on every host without seeing what is free.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from bench import outcome
+from bench import placement_http
 from bench import placement_peer
 from bench import race
 from bench import report
@@ -118,6 +120,29 @@ def run_beside_peer(hosts: int = _HOSTS) -> report.Result:
                          wrong=tuple(_wrong('PostgreSQL', ours, hosts)))
 
 
+def run_beside_http() -> report.Result:
+    """Run the race on PostgreSQL and those of Placement over HTTP.
+
+    By default, Placement tries again itself after a conflict, and allocates
+    devices twice.
+    """
+    with database(services.POSTGRESQL) as url:
+        ours = _race(url)
+    rows = []
+    for exact, setting in ((False, ''), (True, ', no retries of its own')):
+        with database(services.POSTGRESQL) as url:
+            peer = placement_http.run(
+                url, hosts=_HOSTS, devices=_DEVICES, exact=exact)
+        rows.append(report.Row(
+            what=f'claims, 64 clients, {_HOSTS} hosts, PostgreSQL',
+            unit='1/s', ours=_rate(ours), peer=peer.accepted / peer.seconds,
+            goal=report.Goal(at_least=10, ratio=True),
+            note=f'peer: Placement over HTTP{setting}; devices with two '
+                 f'owners: ours {ours.doubles}, peer {peer.doubles}'))
+    return report.Result(name='claims', rows=tuple(rows),
+                         wrong=tuple(_wrong('PostgreSQL', ours)))
+
+
 def _run_beside_messages() -> report.Result:
     """Run a race that sees nothing, and one that is refused unseen."""
     with database(services.POSTGRESQL) as url:
@@ -153,7 +178,7 @@ def _run_elsewhere() -> report.Result:
 def run() -> report.Result:
     """Run all races."""
     parts = (run_beside_peer(), run_beside_peer(_LARGER),
-             _run_beside_messages(), _run_elsewhere())
+             run_beside_http(), _run_beside_messages(), _run_elsewhere())
     return report.Result(
         name='claims', rows=tuple(row for part in parts for row in part.rows),
         wrong=tuple(wrong for part in parts for wrong in part.wrong))

@@ -14,20 +14,24 @@
 That is how Nova models PCI devices in Placement: a nested provider for each
 device with a total of 1. Every client asks for candidates, writes the
 allocation, and on 409 tries another candidate. Placement's real WSGI
-application runs inside each client process on a shared database.
+application runs inside each client process on a shared database, or in API
+processes (bench.placement_http).
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import logging
 import multiprocessing
 import multiprocessing.synchronize
 import queue
 import random
 import time
+import typing
 import uuid
+from collections.abc import Callable
 
 import webob
 from oslo_config import cfg
@@ -38,6 +42,7 @@ from placement import deploy
 from bench import crowd
 
 RESOURCE_CLASS = 'CUSTOM_BENCH_GPU'
+MICROVERSION = 'placement 1.39'
 # A client gives up after so many refusals in a row.
 MAX_REFUSALS = 20
 _NAMESPACE = uuid.UUID('6f0b0f0e-3a55-4c3f-9a63-6a9a6c2f3b11')
@@ -45,6 +50,25 @@ _NAMESPACE = uuid.UUID('6f0b0f0e-3a55-4c3f-9a63-6a9a6c2f3b11')
 
 # A client process's claims (device, latency, time) and its number of errors.
 _Answer = tuple[list[tuple[str, float, float]], int]
+
+
+class Response(typing.Protocol):
+    """An answer, as far as clients need it."""
+
+    @property
+    def status_int(self) -> int:
+        """Return the status."""
+
+    @property
+    def json(self) -> typing.Any:
+        """Return the decoded body."""
+
+
+class Client(typing.Protocol):
+    """What can call Placement."""
+
+    def call(self, method: str, path: str, body: object = None) -> Response:
+        """Send one request."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,9 +94,12 @@ class PlacementClient:
 
     :param sync: create the schema and load traits and resource classes;
         exactly one process does it, before the others start
+    :param exact: without its own retries after a conflict, with which it
+        allocates devices twice
     """
 
-    def __init__(self, url: str, *, sync: bool = False) -> None:
+    def __init__(self, url: str, *, sync: bool = False,
+                 exact: bool = False) -> None:
         config = cfg.ConfigOpts()
         placement_conf.register_opts(config)
         config.set_override('connection', url, group='placement_database')
@@ -85,6 +112,9 @@ class PlacementClient:
                             group='placement')
         config.set_override('allocation_candidates_generation_strategy',
                             'breadth-first', group='placement')
+        if exact:
+            config.set_override('allocation_conflict_retry_count', 1,
+                                group='placement')
         db_api.configure(config)
         self._app = deploy.loadapp(config)
 
@@ -92,11 +122,14 @@ class PlacementClient:
              body: object = None) -> webob.Response:
         """Send one request, as admin, at the newest microversion."""
         request = webob.Request.blank(path, method=method, headers={
-            'X-Auth-Token': 'admin',
-            'OpenStack-API-Version': 'placement 1.39'})
+            'X-Auth-Token': 'admin', 'OpenStack-API-Version': MICROVERSION})
         if body is not None:
             request.content_type = 'application/json'
             request.json = body
+        return self.send(request)
+
+    def send(self, request: webob.Request) -> webob.Response:
+        """Answer a request."""
         return request.get_response(self._app)
 
 
@@ -129,7 +162,7 @@ def set_up(url: str, hosts: int, devices: int) -> None:
                    RESOURCE_CLASS: {'total': 1}}})
 
 
-def _claim(client: PlacementClient, outcome: collections.Counter[str],
+def _claim(client: Client, outcome: collections.Counter[str],
            ) -> str | None:
     """Claim one device; return its provider's UUID, None if none is free."""
     for _ in range(MAX_REFUSALS):
@@ -153,16 +186,20 @@ def _claim(client: PlacementClient, outcome: collections.Counter[str],
     return None
 
 
-def _work(url: str, threads: int,
+def _inside(url: str, _number: int, *, exact: bool = False) -> Client:
+    return PlacementClient(url, exact=exact)
+
+
+def _work(connect: Callable[[int], Client], number: int, threads: int,
           barrier: multiprocessing.synchronize.Barrier,
           results: queue.Queue[_Answer]) -> None:
     # Placement logs a warning for every lost race, and most races are lost.
     logging.disable(logging.CRITICAL)
-    client = PlacementClient(url)
+    client = connect(number)
     outcome: collections.Counter[str] = collections.Counter()
     claims: list[tuple[str, float, float]] = []
 
-    def claimer(number: int) -> None:
+    def claimer(_number: int) -> None:
         while True:
             began = time.perf_counter()
             device = _claim(client, outcome)
@@ -176,20 +213,40 @@ def _work(url: str, threads: int,
     results.put((claims, outcome['errors']))
 
 
-def run(url: str, *, hosts: int = 25, devices: int = 8, processes: int = 8,
-        threads: int = 8) -> PeerResult:
+def prepare(url: str, hosts: int, devices: int) -> None:
+    """Call ``set_up`` in a process, since one uses one database only."""
+    child = multiprocessing.get_context('spawn').Process(
+        target=set_up, args=(url, hosts, devices))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError('the database of Placement was not set up')
+
+
+def run(url: str, *, hosts: int = 25, devices: int = 8,
+        exact: bool = False) -> PeerResult:
     """Let all clients claim devices until none is free.
 
     :param url: SQLAlchemy URL of an empty database
+    :param exact: see PlacementClient
     """
-    set_up(url, hosts, devices)
+    prepare(url, hosts, devices)
+    return compete(functools.partial(_inside, url, exact=exact))
+
+
+def compete(connect: Callable[[int], Client], *, processes: int = 8,
+            threads: int = 8) -> PeerResult:
+    """Let all clients claim devices of a prepared database.
+
+    :param connect: returns the client of a process, given its number
+    """
     context = multiprocessing.get_context('spawn')
     barrier = context.Barrier(processes + 1)
     results = context.Queue()
     children = [
-        context.Process(target=_work, args=(url, threads, barrier, results),
-                        daemon=True)
-        for _ in range(processes)]
+        context.Process(target=_work, args=(
+            connect, number, threads, barrier, results), daemon=True)
+        for number in range(processes)]
     for child in children:
         child.start()
     barrier.wait(timeout=600)
