@@ -424,6 +424,9 @@ class ResourceTracker:
     def _fetch(self) -> None:
         try:
             self.inventory.accept(tasks.fetch(self._host()))
+            if self.backend.lacks_vfs():
+                # Such as a GPU that need not wait for its cleaning any more.
+                self._schedule.require(_T.REPORT)
         except exception.NotFound:
             # The host was deleted in the conductor, or the database was
             # restored: nothing of it can be claimed until it reports anew.
@@ -445,8 +448,9 @@ class ResourceTracker:
                 # to wait for the next event.
                 self._schedule.require(_T.CLEAN)
             elif self.backend.lacks_vfs():
-                # Such as the GPU that is clean now.
+                # Such as the GPU that is clean now: before it is claimed.
                 self._schedule.require(_T.REPORT)
+                self.wake()
             self.inventory.accept(answer)
             self.inventory.push()
 

@@ -32,6 +32,7 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
@@ -106,12 +107,22 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         host = host_db.find(session, origin.host)
         sessions.refuse(host, origin, reported=False)
         assert host is not None
+        if host.restored:
+            # Nobody knows what the backup does not; they are cleaned first.
+            return tuple(gpus)
         return tuple(
             gpu.stable_id
             for gpu in device_db.by_stable_id(session, host.id, gpus)
-            if gpu.state != _State.AVAILABLE and not (
-                # Nobody cleans it, so it would never get any.
-                gpu.state == _State.DIRTY and gpu.clean_token is None))
+            if _may_be_cleaned_whole(gpu)
+            or device_db.pci_function(gpu).owner is not None
+            or card_db.waits(session, gpu.uuid) is not None)
+
+
+def _may_be_cleaned_whole(gpu: models.Device) -> bool:
+    """Return whether a GPU is to be cleaned as a whole, or may have to be."""
+    # Nobody cleans a dirty one without a token, so it would never get VFs.
+    return gpu.state != _State.AVAILABLE and not (
+        gpu.state == _State.DIRTY and gpu.clean_token is None)
 
 
 def _has_baseline(device: models.Device) -> bool:

@@ -220,7 +220,8 @@ class Conductor(device_contract.Devices, doctor_contract.Doctor,
         """Return which GPUs of a host must not get VFs now.
 
         A GPU that has VFs is not cleaned as a whole. So one that waits to be
-        cleaned, is quarantined, retired or assigned gets none.
+        cleaned or for another host, is quarantined, retired or assigned gets
+        none. Neither does one that another service manages.
 
         :param gpus: stable ids of GPUs that would get VFs
         """

@@ -899,17 +899,18 @@ class DecisionTest(test_base.BaseTestCase):
         self.tracker._clean()
         self.assertTrue(self.tracker._schedule.is_due(tasks.Task.CLEAN))
 
-    def test_gpu_without_vfs_is_reported_once_a_device_was_cleaned(self):
+    def test_gpu_without_vfs_is_reported_once_something_changed(self):
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.compute.tasks.clean', return_value=['d1']))
         self.tracker.inventory = mock.Mock()
         for lacks in (False, True):
             self.useFixture(fixtures.MockPatchObject(
                 self.tracker.backend, 'lacks_vfs', return_value=lacks))
-            self.tracker._schedule.take(tasks.Task.REPORT)
-            self.tracker._clean()
-            self.assertIs(
-                lacks, self.tracker._schedule.is_due(tasks.Task.REPORT))
+            for work in (self.tracker._clean, self.tracker._fetch):
+                self.tracker._schedule.take(tasks.Task.REPORT)
+                work()
+                self.assertIs(
+                    lacks, self.tracker._schedule.is_due(tasks.Task.REPORT))
 
     def test_cleaned_device_is_pushed_before_the_next_one(self):
         self.useFixture(fixtures.MockPatch(

@@ -104,6 +104,29 @@ class VFsRefusedTest(CleaningCase):
                     clean_token=None))
         self.assertEqual((), self.refused(task.stable_id))
 
+    def test_gpu_that_waits_for_another_host_gets_none(self):
+        [assignment] = self.boot(1).assignments
+        with self.db.writer() as session:
+            device = session.scalars(sa.select(models.Device).where(
+                models.Device.state == 'available')).first()
+            session.execute(sa.update(models.Card).where(
+                models.Card.device_uuid == device.uuid).values(
+                    waits_for=assignment.device_uuid))
+            waits = device.stable_id
+        self.assertEqual((waits,), self.refused(waits))
+
+    def test_gpu_of_another_service_gets_none(self):
+        gpu = dataclasses.replace(base.EIGHT[0], owner='Cyborg')
+        hosts.store(self.db, dataclasses.replace(
+            base.scan((gpu, *base.EIGHT[1:])), number=2))
+        self.assertEqual((gpu.id,), self.refused(gpu.id))
+
+    def test_no_gpu_of_a_restored_database_gets_any_before_its_report(self):
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).values(restored=True))
+            free = session.scalars(sa.select(models.Device.stable_id)).first()
+        self.assertEqual((free, 'unknown'), self.refused(free, 'unknown'))
+
     def test_host_whose_session_was_replaced_is_refused(self):
         self.assertRaises(
             exception.Fenced, cleaning.vfs_refused, self.db,
