@@ -65,7 +65,7 @@ class Response(typing.Protocol):
 
 
 class Client(typing.Protocol):
-    """What can call Placement."""
+    """Client of Placement, in its process or over HTTP."""
 
     def call(self, method: str, path: str, body: object = None) -> Response:
         """Send one request."""

@@ -280,7 +280,10 @@ class Host(Devices):
 
     @abc.abstractmethod
     def lacks_vfs(self) -> bool:
-        """Return whether ``make_vfs`` left a GPU without configured VFs."""
+        """Return whether ``make_vfs`` left out a GPU that lacks VFs.
+
+        It was busy or refused. One on which the making failed is not meant.
+        """
 
     @abc.abstractmethod
     def driver_capacity(self, devices: Iterable[HostDevice],
