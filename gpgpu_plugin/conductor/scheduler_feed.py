@@ -36,16 +36,16 @@ or another database; the view is then read from the start.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import threading
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import combining
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import limits
@@ -61,18 +61,48 @@ _PAGE = 500
 """Hosts of a page, which a scheduler must get within its time limit."""
 
 _PATIENCE = 1.0
-"""Seconds to wait for a build that others began; a scheduler waits for 3 s."""
+"""Seconds to wait for what others read; a scheduler waits for 3 s."""
 
 _KEPT = 20000
 """Hosts whose encoded masks are kept, of about 2 kB each."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Question:
+    """Question for one page of changes.
+
+    :ivar since: 0: all live hosts
+    :ivar known: versions that are not sent again
+    :ivar marker: id of the last host of the page before
+    """
+
+    since: float
+    known: frozenset[objects.HostVersion]
+    marker: int | None
+
+    def at(self, now: float) -> _Question:
+        """Return the question that is answered at some time."""
+        if self.since <= now:
+            return self
+        return _Question(since=0, known=frozenset(), marker=None)
+
+    @property
+    def anew(self) -> bool:
+        """Return whether the pages that begin here have all hosts."""
+        return not self.since and self.marker is None
+
+
 class SchedulerFeed:
-    """The feed of one conductor, which keeps the encoded masks of hosts."""
+    """The feed of one conductor, which keeps the encoded masks of hosts.
+
+    Schedulers that ask at the same time share what is read. Pages of all hosts
+    may take long, and changes do not wait for them.
+    """
 
     def __init__(self, db: api.Database) -> None:
         self._db = db
-        self._building = threading.Lock()
+        self._changes, self._pages = (
+            combining.Combiner(self._answer, _PATIENCE) for _ in range(2))
         self._keeping = threading.Lock()
         self._encoded: dict[int, tuple[objects.HostVersion, bytes]] = {}
 
@@ -80,45 +110,41 @@ class SchedulerFeed:
                       known: Iterable[objects.HostVersion] = (),
                       marker: int | None = None) -> objects.Changes:
         """Return one page of the hosts that changed (Conductor)."""
+        return (self._changes if since else self._pages).ask(_Question(
+            since=since, known=frozenset(known), marker=marker))
+
+    def _answer(self, questions: Sequence[_Question],
+                ) -> list[objects.Changes]:
         with self._db.reader() as session:
             # Before the hosts are read.
             now = host_db.now(session)
-            if since > now:
-                since, marker = 0, None
-            found = (
-                _news(session, since, set(known), marker or 0) if since else
-                host_db.live_after(session, marker or 0, _PAGE + 1))
-        page = found[:_PAGE]
-        return objects.Changes(
-            since=now - WINDOW, packed=objects.pack(self._masks(page)),
-            marker=page[-1].id if len(found) > len(page) else None,
-            anew=not since and marker is None)
+            questions = [question.at(now) for question in questions]
+            found = _found(session, questions)
+            masks = self._masks(session, {
+                version for versions in found for version in versions[:_PAGE]})
+        return [
+            objects.Changes(
+                since=now - WINDOW, packed=objects.pack([
+                    masks[version.id] for version in versions[:_PAGE]
+                    if version.id in masks]),
+                marker=(versions[_PAGE - 1].id if len(versions) > _PAGE
+                        else None),
+                anew=question.anew)
+            for question, versions in zip(questions, found, strict=True)]
 
-    def _masks(self, versions: Collection[objects.HostVersion],
-               ) -> list[bytes]:
+    def _masks(self, session: orm.Session,
+               versions: Collection[objects.HostVersion]) -> dict[int, bytes]:
         """Return the encoded masks of these versions of hosts, or newer ones.
 
-        Callers that need the same hosts at the same time share one build.
+        :returns: by the host's id
         """
         found = self._kept(versions)
-        if len(found) < len(versions):
-            with self._turn():
-                found = self._kept(versions)
-                found |= self._build([
-                    version.id for version in versions
-                    if version.id not in found])
-        return [found[version.id] for version in versions
-                if version.id in found]
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait for the build under way, but not for one that hangs."""
-        is_mine = self._building.acquire(timeout=_PATIENCE)
-        try:
-            yield
-        finally:
-            if is_mine:
-                self._building.release()
+        missing = sorted(version.id for version in versions
+                         if version.id not in found)
+        for masks in _read(session, missing) if missing else ():
+            found[masks.version.id] = objects.encode(masks)
+            self._keep(masks.version, found[masks.version.id])
+        return found
 
     def _kept(self, versions: Iterable[objects.HostVersion],
               ) -> dict[int, bytes]:
@@ -126,15 +152,6 @@ class SchedulerFeed:
                 for version in versions)
         return {version.id: entry[1] for version, entry in kept
                 if entry is not None and entry[0] == version}
-
-    def _build(self, ids: list[int]) -> dict[int, bytes]:
-        built: dict[int, bytes] = {}
-        if ids:
-            with self._db.reader() as session:
-                for masks in _read(session, ids):
-                    built[masks.version.id] = objects.encode(masks)
-                    self._keep(masks.version, built[masks.version.id])
-        return built
 
     def _keep(self, version: objects.HostVersion, encoded: bytes) -> None:
         with self._keeping:
@@ -144,11 +161,23 @@ class SchedulerFeed:
                 del self._encoded[next(iter(self._encoded))]
 
 
-def _news(session: orm.Session, since: float,
-          known: Collection[objects.HostVersion], marker: int,
-          ) -> list[objects.HostVersion]:
-    return [version for version in host_db.changed_since(session, since)
-            if version.id > marker and version not in known]
+def _found(session: orm.Session, questions: Sequence[_Question],
+           ) -> list[list[objects.HostVersion]]:
+    """Return the hosts that each question is about.
+
+    If they are more than a page has, another page follows.
+    """
+    since = min((question.since for question in questions if question.since),
+                default=None)
+    changed = (() if since is None
+               else host_db.changed_since(session, since))
+    return [
+        [version for version in changed
+         if version.changed_at >= question.since
+         and version.id > (question.marker or 0)
+         and version not in question.known] if question.since
+        else host_db.live_after(session, question.marker or 0, _PAGE + 1)
+        for question in questions]
 
 
 def _read(session: orm.Session, ids: list[int]) -> list[objects.HostMasks]:

@@ -31,6 +31,7 @@ from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import patience
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -189,6 +190,28 @@ class PageTest(FeedTestCase):
                          self.pages(changes.since, [known.version]))
 
 
+class StatementsTest(FeedTestCase):
+
+    def count(self, questions):
+        with self.statements() as statements:
+            self.feed._answer([
+                scheduler_feed._Question(
+                    since=since, known=frozenset(known), marker=None)
+                for since, known in questions])
+        return len([statement for statement in statements
+                    if statement != 'BEGIN'])
+
+    def test_many_who_ask_at_once_cost_as_much_as_one(self):
+        changes = self.feed.changes_since(0)
+        known = [host.version for host in scheduling.unpack(changes.packed)]
+        # The time, and which hosts changed.
+        self.assertEqual(2, self.count([(changes.since, known)]))
+        self.assertEqual(2, self.count([(changes.since, known)] * 9))
+        self.claim(1)
+        # The host, its groups, and its devices.
+        self.assertEqual(5, self.count([(changes.since, known)] * 9))
+
+
 class SharedBuildTest(FeedTestCase):
 
     def setUp(self):
@@ -233,6 +256,7 @@ class SharedBuildTest(FeedTestCase):
     def test_build_that_hangs_is_not_waited_for(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.scheduler_feed._PATIENCE', 0))
+        self.feed = scheduler_feed.SchedulerFeed(self.db)
         begun, go_on = threading.Event(), threading.Event()
 
         def hangs(session, ids):
@@ -247,6 +271,53 @@ class SharedBuildTest(FeedTestCase):
             self.assertTrue(begun.wait(300))
         self.assertEqual(1, len(read(self.feed)))
         self.assertEqual([[1]], self.built)
+
+    def test_changes_do_not_wait_for_pages_of_all_hosts(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.scheduler_feed._PATIENCE',
+            2 * patience.LONG))
+        self.feed = scheduler_feed.SchedulerFeed(self.db)
+        changes = self.feed.changes_since(0)
+        self.report_second_host()
+        begun, go_on = threading.Event(), threading.Event()
+        build = scheduler_feed._read
+
+        def slow(session, ids):
+            if not begun.is_set():
+                begun.set()
+                go_on.wait(300)
+            return build(session, ids)
+        with mock.patch.object(scheduler_feed, '_read', slow):
+            reader = threading.Thread(target=read, args=(self.feed,))
+            reader.start()
+            self.addCleanup(reader.join)
+            self.addCleanup(go_on.set)
+            self.assertTrue(begun.wait(300))
+            found = []
+            other = threading.Thread(target=lambda: found.extend(
+                read(self.feed, changes.since)), daemon=True)
+            other.start()
+            other.join(patience.LONG)
+            self.assertEqual(['h1', 'h2'], [host.host for host in found])
+
+    def test_those_who_wait_get_what_they_do_not_know(self):
+        self.report_second_host()
+        changes = self.feed.changes_since(0)
+        [first, second] = scheduling.unpack(changes.packed)
+        question = scheduler_feed._Question
+        answers = self.feed._answer([
+            question(since=changes.since, known=frozenset(known), marker=None)
+            for known in ((first.version, second.version), (first.version,),
+                          ())] + [
+            question(since=0, known=frozenset(), marker=first.version.id),
+            question(since=changes.since + 1e6, known=frozenset(),
+                     marker=None)])
+        self.assertEqual(
+            [[], ['h2'], ['h1', 'h2'], ['h2'], ['h1', 'h2']],
+            [[host.host for host in scheduling.unpack(answer.packed)]
+             for answer in answers])
+        self.assertEqual([False] * 4 + [True],
+                         [answer.anew for answer in answers])
 
     def test_kept_hosts_are_limited(self):
         self.useFixture(fixtures.MonkeyPatch(

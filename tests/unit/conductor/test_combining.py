@@ -1,0 +1,112 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+import threading
+
+from oslotest import base
+
+from gpgpu_plugin.conductor import combining
+from tests.fixtures import patience
+
+
+class CombinerTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.asked = []
+        self.answers = {}
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.addCleanup(self.go_on.set)
+
+    def answer(self, questions):
+        """Answer questions; the first call waits, until it may go on."""
+        self.asked.append(list(questions))
+        if len(self.asked) == 1:
+            self.begun.set()
+            self.go_on.wait(patience.LONG)
+            self.check()
+        return [f'{question}!' for question in questions]
+
+    def check(self):
+        pass
+
+    def fail(self):
+        raise ValueError('wrong')
+
+    def begin(self, *questions, limit=patience.LONG):
+        """Ask the first one, and the others while it is answered."""
+        combiner = combining.Combiner(self.answer, limit)
+
+        def ask(question):
+            try:
+                self.answers[question] = combiner.ask(question)
+            except ValueError as exc:
+                self.answers[question] = exc
+        threads = [threading.Thread(target=ask, args=(question,))
+                   for question in questions]
+        threads[0].start()
+        self.assertTrue(self.begun.wait(patience.LONG))
+        for thread in threads[1:]:
+            thread.start()
+        if limit:
+            patience.wait_until(
+                lambda: len(combiner._waiting) == len(questions) - 1)
+        return combiner, threads
+
+    def end(self, threads):
+        self.go_on.set()
+        for thread in threads:
+            thread.join()
+
+    def test_questions_that_wait_are_answered_together(self):
+        _, threads = self.begin('a', 'b', 'c', 'd')
+        self.end(threads)
+        first, others = self.asked
+        self.assertEqual(['a'], first)
+        self.assertEqual(['b', 'c', 'd'], sorted(others))
+        self.assertEqual({name: f'{name}!' for name in 'abcd'}, self.answers)
+
+    def test_question_is_not_answered_by_what_was_found_before(self):
+        _, threads = self.begin('a', 'a')
+        self.end(threads)
+        self.assertEqual([['a'], ['a']], self.asked)
+
+    def test_failure_is_of_the_one_who_met_it(self):
+        self.check = self.fail
+        _, threads = self.begin('a', 'b', 'c')
+        self.end(threads)
+        self.assertEqual('wrong', str(self.answers.pop('a')))
+        self.assertEqual({'b': 'b!', 'c': 'c!'}, self.answers)
+
+    def test_those_beside_one_who_failed_answer_themselves(self):
+        combiner, threads = self.begin('a', 'b', 'c')
+        answered = combiner._answer
+
+        def answer(questions):
+            if len(questions) > 1:
+                raise ValueError('wrong')
+            return answered(questions)
+        combiner._answer = answer
+        self.end(threads)
+        failed = [name for name in 'bc'
+                  if isinstance(self.answers[name], ValueError)]
+        [other] = set('bc') - set(failed)
+        self.assertEqual(f'{other}!', self.answers[other])
+
+    def test_one_that_hangs_is_not_waited_for(self):
+        combiner, threads = self.begin('a', limit=0)
+        self.assertEqual('b!', combiner.ask('b'))
+        self.assertEqual([['a'], ['b']], self.asked)
+        self.end(threads)
+        self.assertEqual({'a': 'a!'}, self.answers)
+        # Its turn has ended; nothing is left.
+        self.assertEqual('c!', combiner.ask('c'))
+        self.assertEqual(['c'], self.asked[-1])
