@@ -47,6 +47,12 @@ def missed(slack=0.0, **changes):
         [run(*case, *figures) for case, figures in found.items()]), slack))
 
 
+def beside_fgd(pack, learnt=None):
+    """Return the figures of one more workload."""
+    return {'other__fgd': (96, 95), 'other__pack': pack,
+            'other__pack, mix learnt': learnt or pack}
+
+
 def departed(rule, accepted, broken=0, what='links'):
     return departures.Run(what=what, rule=rule, seed=1, broken=broken,
                           accepted_percent=accepted)
@@ -63,10 +69,11 @@ class GoalsTest(base.BaseTestCase):
                 ({'default__pack': (96.05, 95)}, 'default: pack 96.05'),
                 ({'default__pack': (96.2, 94.8)}, 'pack at 95'),
                 ({'gpuspec33__pack': (95.5, 88)}, 'gpuspec33: pack 95.50'),
-                ({'other__fgd': (96, 95), 'other__pack': (96.5, 95)},
+                (beside_fgd(pack=(96.5, 95)),
                  'other: pack beside fgd 96.50, less than 96.60'),
-                ({'other__fgd': (96, 95), 'other__pack': (97, 94.6)},
-                 'other: pack beside fgd at 95')):
+                (beside_fgd(pack=(97, 94.6)), 'other: pack beside fgd at 95'),
+                (beside_fgd(pack=(97, 95), learnt=(96.6, 95)),
+                 'other: mix learnt 96.60, less than 96.70')):
             found = missed(**changes)
             self.assertTrue(any(word in goal for goal in found),
                             (word, found))
