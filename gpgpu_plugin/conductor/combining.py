@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 import typing
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -43,14 +44,20 @@ class Combiner(typing.Generic[Q, A]):
     its own thread only: the others answer their questions alone.
 
     :param answer: answers some questions, in their order
-    :param patience: seconds for which a thread waits for others
+    :param patience: seconds that an answer may take before nobody waits for
+        it any more
+    :param clock: seconds of a clock that never goes back
     """
 
     def __init__(self, answer: Callable[[Sequence[Q]], Sequence[A]],
-                 patience: float) -> None:
+                 patience: float,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self._answer = answer
         self._patience = patience
+        self._clock = clock
         self._turn = threading.Lock()
+        # When the turn of the last thread began.
+        self._began_at = float('-inf')
         self._lock = threading.Lock()
         self._waiting: list[_Asked[Q, A]] = []
 
@@ -62,8 +69,11 @@ class Combiner(typing.Generic[Q, A]):
         asked: _Asked[Q, A] = _Asked(question)
         with self._lock:
             self._waiting.append(asked)
-        is_mine = self._turn.acquire(timeout=self._patience)
+        waited = self._clock() - self._began_at
+        is_mine = self._turn.acquire(timeout=max(0, self._patience - waited))
         try:
+            if is_mine:
+                self._began_at = self._clock()
             if not asked.answers:
                 self._answer_all(self._taken(asked, with_others=is_mine))
         finally:

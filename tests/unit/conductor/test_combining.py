@@ -21,6 +21,7 @@ class CombinerTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
+        self.now = 1000.0
         self.asked = []
         self.answers = {}
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -43,7 +44,8 @@ class CombinerTest(base.BaseTestCase):
 
     def begin(self, *questions, limit=patience.LONG):
         """Ask the first one, and the others while it is answered."""
-        combiner = combining.Combiner(self.answer, limit)
+        combiner = combining.Combiner(
+            self.answer, limit, clock=lambda: self.now)
 
         def ask(question):
             try:
@@ -110,3 +112,12 @@ class CombinerTest(base.BaseTestCase):
         # Its turn has ended; nothing is left.
         self.assertEqual('c!', combiner.ask('c'))
         self.assertEqual(['c'], self.asked[-1])
+
+    def test_one_that_has_hung_for_long_is_not_waited_for_again(self):
+        combiner, threads = self.begin('a', limit=patience.LONG)
+        self.now += patience.LONG
+        later = threading.Thread(target=combiner.ask, args=('b',))
+        later.start()
+        later.join(patience.LONG / 10)
+        self.assertEqual([['a'], ['b']], self.asked)
+        self.end([*threads, later])
