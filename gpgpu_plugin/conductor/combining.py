@@ -37,13 +37,14 @@ class _Asked(typing.Generic[Q, A]):
 
 
 class Combiner(typing.Generic[Q, A]):
-    """Answers all questions that wait, whenever one has been answered.
+    """Answers questions together that arrive while others are answered.
 
-    The thread that comes first answers for those that wait with it. Each
-    answer is found after its question was asked. One that hangs or fails costs
-    its own thread only: the others answer their questions alone.
+    One thread at a time answers, for itself and for those that wait. Each
+    answer is found after its question was asked. If it takes long, the others
+    answer their own questions meanwhile. If it fails, each answers its own.
 
-    :param answer: answers some questions, in their order
+    :param answer: answers the first of some questions, and as many of the
+        others as cost little more, in their order
     :param patience: seconds that an answer may take before nobody waits for
         it any more
     :param clock: seconds of a clock that never goes back
@@ -55,11 +56,10 @@ class Combiner(typing.Generic[Q, A]):
         self._answer = answer
         self._patience = patience
         self._clock = clock
-        self._turn = threading.Lock()
-        # When the turn of the last thread began.
-        self._began_at = float('-inf')
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: list[_Asked[Q, A]] = []
+        # When the thread began that answers for others; None: there is none.
+        self._began_at: float | None = None
 
     def ask(self, question: Q) -> A:
         """Return the answer to a question.
@@ -67,29 +67,57 @@ class Combiner(typing.Generic[Q, A]):
         :raises Exception: what ``answer`` raises
         """
         asked: _Asked[Q, A] = _Asked(question)
-        with self._lock:
+        with self._changed:
             self._waiting.append(asked)
-        waited = self._clock() - self._began_at
-        is_mine = self._turn.acquire(timeout=max(0, self._patience - waited))
+            self._wait(asked)
+            if asked.answers:
+                return asked.answers[0]
+            others = self._others(asked)
+        if others is None:
+            return self._answer([question])[0]
         try:
-            if is_mine:
-                self._began_at = self._clock()
-            if not asked.answers:
-                self._answer_all(self._taken(asked, with_others=is_mine))
+            return self._answer_all(asked, others)
         finally:
-            if is_mine:
-                self._turn.release()
-        return asked.answers[0]
+            with self._changed:
+                self._began_at = None
+                self._changed.notify_all()
 
-    def _taken(self, own: _Asked[Q, A], *,
-               with_others: bool) -> list[_Asked[Q, A]]:
-        """Return what this thread answers; nobody else will take it."""
-        with self._lock:
-            others = [asked for asked in self._waiting if asked is not own]
-            self._waiting = [] if with_others else others
-        return [own, *others] if with_others else [own]
+    def _wait(self, asked: _Asked[Q, A]) -> None:
+        """Wait until a question is answered, or this thread has to do it."""
+        while not asked.answers and self._left() > 0:
+            self._changed.wait(self._left())
 
-    def _answer_all(self, taken: Sequence[_Asked[Q, A]]) -> None:
-        answers = self._answer([asked.question for asked in taken])
-        for asked, answer in zip(taken, answers, strict=True):
+    def _left(self) -> float:
+        """Return for how many seconds the answer under way is waited for."""
+        if self._began_at is None:
+            return 0
+        return self._began_at + self._patience - self._clock()
+
+    def _others(self, own: _Asked[Q, A]) -> list[_Asked[Q, A]] | None:
+        """Return the other questions that a thread answers with its own.
+
+        :returns: None: another thread takes long, and only the own question is
+            answered
+        """
+        others = [asked for asked in self._waiting if asked is not own]
+        if self._began_at is not None:
+            self._waiting = others
+            return None
+        self._waiting = []
+        self._began_at = self._clock()
+        return others
+
+    def _answer_all(self, own: _Asked[Q, A],
+                    others: Sequence[_Asked[Q, A]]) -> A:
+        try:
+            answers = self._answer([
+                own.question, *(asked.question for asked in others)])
+        # Another question may be the one that cannot be answered. If it took
+        # long, the database is the cause.
+        except Exception:
+            if not others or self._left() <= 0:
+                raise
+            return self._answer([own.question])[0]
+        for asked, answer in zip(others, answers[1:], strict=False):
             asked.answers.append(answer)
+        return answers[0]

@@ -9,11 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""``changes_since``: no change is skipped, and nobody waits for it.
+"""``changes_since``: no change is skipped, and no writer waits for it.
 
 Each change of a host raises its generation and sets ``changed_at``, a time
 within the transaction by the database's clock, in one statement. A reader
-takes no lock. It reads the database's time t, and then the hosts with
+locks no row. It reads the database's time t, and then the hosts with
 ``changed_at >= since``. It answers ``since = t - WINDOW`` for the next call.
 Proof that the next reader finds each change that this one does not see:
 
@@ -60,8 +60,16 @@ WINDOW = limits.TRANSACTION + limits.COMMIT
 _PAGE = 500
 """Hosts of a page, which a scheduler must get within its time limit."""
 
-_PATIENCE = 1.0
-"""Seconds to wait for what others read; a scheduler waits for 3 s."""
+_PATIENCE = 0.2
+"""Seconds that a reading of changes may take before calls stop waiting for it;
+it takes milliseconds. A scheduler waits for 3 s."""
+
+_PATIENCE_FOR_PAGE = 1.0
+"""The same for a page of all hosts, whose masks may all have to be built."""
+
+_TOGETHER = 50
+"""Hosts whose masks one call may build for others, if it builds fewer for
+itself."""
 
 _KEPT = 20000
 """Hosts whose encoded masks are kept, of about 2 kB each."""
@@ -81,7 +89,7 @@ class _Question:
     marker: int | None
 
     def at(self, now: float) -> _Question:
-        """Return the question that is answered at some time."""
+        """Return what to answer: all hosts if ``since`` is in the future."""
         if self.since <= now:
             return self
         return _Question(since=0, known=frozenset(), marker=None)
@@ -96,13 +104,14 @@ class SchedulerFeed:
     """The feed of one conductor, which keeps the encoded masks of hosts.
 
     Schedulers that ask at the same time share what is read. Pages of all hosts
-    may take long, and changes do not wait for them.
+    may take long, so changes do not wait for them.
     """
 
     def __init__(self, db: api.Database) -> None:
         self._db = db
         self._changes, self._pages = (
-            combining.Combiner(self._answer, _PATIENCE) for _ in range(2))
+            combining.Combiner(self._answer, patience)
+            for patience in (_PATIENCE, _PATIENCE_FOR_PAGE))
         self._keeping = threading.Lock()
         self._encoded: dict[int, tuple[objects.HostVersion, bytes]] = {}
 
@@ -115,11 +124,14 @@ class SchedulerFeed:
 
     def _answer(self, questions: Sequence[_Question],
                 ) -> list[objects.Changes]:
+        """Answer the first question, and others for which little is built."""
         with self._db.reader() as session:
             # Before the hosts are read.
             now = host_db.now(session)
-            questions = [question.at(now) for question in questions]
-            found = _found(session, questions)
+            asked = [question.at(now) for question in questions]
+            found = _found(session, asked)
+            found = found[:self._cheap([
+                versions[:_PAGE] for versions in found])]
             masks = self._masks(session, {
                 version for versions in found for version in versions[:_PAGE]})
         return [
@@ -130,7 +142,20 @@ class SchedulerFeed:
                 marker=(versions[_PAGE - 1].id if len(versions) > _PAGE
                         else None),
                 anew=question.anew)
-            for question, versions in zip(questions, found, strict=True)]
+            for question, versions in zip(asked, found, strict=False)]
+
+    def _cheap(self, pages: Sequence[Sequence[objects.HostVersion]]) -> int:
+        """Return how many of some pages can be built for the first one."""
+        building: set[int] = set()
+        limit = 0
+        for number, page in enumerate(pages):
+            kept = self._kept(page)
+            building |= {version.id for version in page
+                         if version.id not in kept}
+            limit = limit or max(len(building), _TOGETHER)
+            if len(building) > limit:
+                return number
+        return len(pages)
 
     def _masks(self, session: orm.Session,
                versions: Collection[objects.HostVersion]) -> dict[int, bytes]:

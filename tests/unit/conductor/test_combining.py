@@ -88,20 +88,62 @@ class CombinerTest(base.BaseTestCase):
         self.assertEqual('wrong', str(self.answers.pop('a')))
         self.assertEqual({'b': 'b!', 'c': 'c!'}, self.answers)
 
-    def test_those_beside_one_who_failed_answer_themselves(self):
-        combiner, threads = self.begin('a', 'b', 'c')
+    def test_question_that_cannot_be_answered_fails_alone(self):
+        combiner, threads = self.begin('a', 'b', 'bad', 'c')
         answered = combiner._answer
 
         def answer(questions):
-            if len(questions) > 1:
+            if 'bad' in questions:
                 raise ValueError('wrong')
             return answered(questions)
         combiner._answer = answer
         self.end(threads)
-        failed = [name for name in 'bc'
-                  if isinstance(self.answers[name], ValueError)]
-        [other] = set('bc') - set(failed)
-        self.assertEqual(f'{other}!', self.answers[other])
+        self.assertEqual('wrong', str(self.answers.pop('bad')))
+        self.assertEqual({name: f'{name}!' for name in 'abc'}, self.answers)
+
+    def test_failure_after_long_is_not_met_again(self):
+        combiner, threads = self.begin('a', 'b', 'c', limit=patience.LONG)
+
+        def answer(questions):
+            self.asked.append(questions)
+            self.now += patience.LONG
+            raise ValueError('silent')
+        combiner._answer = answer
+        self.end(threads)
+        self.assertEqual(3, len(self.asked))
+        self.assertEqual('silent', str(self.answers['b']))
+        self.assertEqual('silent', str(self.answers['c']))
+
+    def test_question_that_was_left_out_is_answered_by_its_thread(self):
+        combiner, threads = self.begin('a', 'b', 'c', 'd')
+        answered = combiner._answer
+        combiner._answer = lambda questions: answered(questions[:2])
+        self.end(threads)
+        self.assertEqual({name: f'{name}!' for name in 'abcd'}, self.answers)
+
+    def test_each_reading_is_waited_for_anew(self):
+        """One who waited for a long reading waits for the next one as well."""
+        combiner, threads = self.begin('a', 'b', 'c', limit=patience.LONG)
+        second, go_on = threading.Event(), threading.Event()
+        self.addCleanup(go_on.set)
+        answered = combiner._answer
+
+        def answer(questions):
+            second.set()
+            go_on.wait(patience.LONG)
+            return answered(questions)
+        combiner._answer = answer
+        self.now += patience.LONG - 1
+        self.go_on.set()
+        self.assertTrue(second.wait(patience.LONG))
+        # More than the limit since they asked.
+        self.now += 2
+        with combiner._changed:
+            combiner._changed.notify_all()
+        go_on.set()
+        self.end(threads)
+        self.assertEqual(['b', 'c'], sorted(self.asked[1]))
+        self.assertEqual(2, len(self.asked))
 
     def test_one_that_hangs_is_not_waited_for(self):
         combiner, threads = self.begin('a', limit=0)

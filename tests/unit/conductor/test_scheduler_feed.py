@@ -255,7 +255,7 @@ class SharedBuildTest(FeedTestCase):
 
     def test_build_that_hangs_is_not_waited_for(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.scheduler_feed._PATIENCE', 0))
+            'gpgpu_plugin.conductor.scheduler_feed._PATIENCE_FOR_PAGE', 0))
         self.feed = scheduler_feed.SchedulerFeed(self.db)
         begun, go_on = threading.Event(), threading.Event()
 
@@ -318,6 +318,29 @@ class SharedBuildTest(FeedTestCase):
              for answer in answers])
         self.assertEqual([False] * 4 + [True],
                          [answer.anew for answer in answers])
+
+    def test_little_is_built_for_others(self):
+        self.report_second_host()
+        changes = self.feed.changes_since(0)
+        [first, second] = scheduling.unpack(changes.packed)
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.scheduler_feed._TOGETHER', 1))
+
+        def answered(*known):
+            """Return how many of those who know these versions get answers."""
+            self.feed._encoded.clear()
+            return len(self.feed._answer([
+                scheduler_feed._Question(
+                    since=changes.since, known=frozenset(versions),
+                    marker=None) for versions in known]))
+        nothing, one, both = (), (first.version,), (
+            first.version, second.version)
+        self.assertEqual(2, answered(both, one))
+        self.assertEqual(1, answered(both, nothing))
+        self.assertEqual(1, answered(one, (second.version,)))
+        # As many as it needs itself.
+        self.assertEqual(3, answered(nothing, one, nothing))
+        self.assertEqual(2, answered(one, one, nothing))
 
     def test_kept_hosts_are_limited(self):
         self.useFixture(fixtures.MonkeyPatch(
