@@ -42,7 +42,7 @@ _MOST_LOAD = 10.0
 
 
 class Simulate(base.Command, lister.Lister):
-    """Place a trace of requests in a cloud by one of the policies."""
+    """Place a trace of requests in a simulated cloud by one policy."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -65,8 +65,8 @@ class Simulate(base.Command, lister.Lister):
             help='one of ' + ', '.join(policies.NAMES))
         parser.add_argument(
             '--load', default='1.3', metavar='NUMBER',
-            help='GPUs that are requested until the end, as a part of all '
-                 '(default: %(default)s)')
+            help='number of GPUs that all requests together request, as a '
+                 'multiple of the GPUs of the cloud (default: %(default)s)')
         parser.add_argument(
             '--seed', default=['42'], nargs='+', metavar='N',
             help='seed of the order of hosts and requests, one row for each '

@@ -242,10 +242,11 @@ class WhyNot(reach.Command, lister.Lister):
     """Show on which hosts an instance fits, and all reasons why not elsewhere.
 
     A host that does not fit has a line for each reason, and one for each
-    change that makes it fit for the plugin, the cheapest first. A host that
-    fits has its rank among those that do, and its score, by GpuWeigher's
-    policy. Hosts without a GPU of the requested kind are left out unless
-    --host names them.
+    change after which the plugin would accept the instance, the cheapest
+    first. A host that fits has its rank among those that do, and its score,
+    by GpuWeigher's code and the weight_policy of this command's own
+    configuration. Hosts without a GPU of the requested kind are left out
+    unless --host names them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

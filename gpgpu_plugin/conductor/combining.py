@@ -37,11 +37,12 @@ class _Asked(typing.Generic[Q, A]):
 
 
 class Combiner(typing.Generic[Q, A]):
-    """Answers questions together that arrive while others are answered.
+    """Group of callers whose questions are answered together.
 
-    One thread at a time answers, for itself and for those that wait. Each
-    answer is found after its question was asked. If it takes long, the others
-    answer their own questions meanwhile. If it fails, each answers its own.
+    One thread at a time computes answers, for its own question and for those
+    that wait. An answer is never older than its question. A caller whose
+    question was left out, or that has waited for ``patience``, computes its
+    own answer; so does each caller after an error.
 
     :param answer: answers the first of some questions, and as many of the
         others as cost little more, in their order

@@ -12,9 +12,11 @@
 """The host aggregate from which instances without GPUs are kept away.
 
 Nova keeps them away (``[scheduler] enable_isolated_aggregate_filtering``).
-This thread makes the right hosts its members. It compares before it acts, so
-that it calls Nova's API for a change only to read the aggregate and to move a
-host. No call of a host or a scheduler waits for it.
+This thread makes the right hosts its members. Without a threshold it calls
+Nova's API only after a host got or lost its groups, while a move fails, and
+every ten minutes. With one it reads the aggregate from Nova, and the vCPUs of
+hosts with free GPUs from Placement, in each iteration. No call of a host or a
+scheduler waits for it.
 
 Any number of conductors have the thread, and one at a time compares. The
 others learn of its moves from Nova's list of members.

@@ -78,8 +78,9 @@ OPTS = [
         'weight_multiplier', default=100.0,
         help='Multiplier of GpuWeigher. With the default the policy decides '
              'before Nova\'s weighers for RAM, CPU, disk, PCI devices and '
-             'I/O, whose multipliers are 1.0 and which decide among equal '
-             'hosts. A value between 0 and 1 makes it one weigher among them, '
+             'I/O, whose multipliers are 1.0, or -1.0 for I/O. Those decide '
+             'among hosts that are equal for the policy. '
+             'A value between 0 and 1 makes it one weigher among them, '
              '0 turns it off. The metadata gpgpu_weight_multiplier of a host '
              'aggregate changes it for the hosts of the aggregate.'),
     cfg.StrOpt(

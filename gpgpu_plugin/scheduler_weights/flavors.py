@@ -9,7 +9,11 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Flavors of the cloud, which stand for its requests until some arrived."""
+"""Flavors of the cloud, which the mix of requests assumes.
+
+They stand for all requests until enough have arrived. Afterwards they count
+as a hundred more requests beside those (domain.weighing.mix).
+"""
 
 from __future__ import annotations
 

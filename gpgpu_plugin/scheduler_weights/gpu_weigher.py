@@ -34,13 +34,14 @@ CONF = nova.conf.CONF
 
 
 class GpuWeigher(weights.BaseHostWeigher):
-    """Rank hosts by what they are worth to the requests to come.
+    """Weigher that prefers the hosts that are of least use to later requests.
 
     Requests without GPUs prefer the hosts with the fewest special
     capabilities. Whatever GpuFilter did not decide about, such as a rebuild
-    or a forced host, is not weighed.
+    or a forced host, has the same weight on all hosts.
 
-    :param read_flavors: returns the mix of requests until one is known
+    :param read_flavors: returns one request of each kind that flavors make;
+        they are the mix until one is known, and part of it afterwards
     """
 
     minval = 0.0

@@ -37,8 +37,8 @@ if typing.TYPE_CHECKING:
     from gpgpu_plugin.compute import nova_types
 
 TOP = 15.0
-"""The highest rank. With a multiplier of 100 two ranks differ by more than
-Nova's weighers with multipliers of 1.0 can together."""
+"""The highest rank. With a multiplier of 100 two ranks differ by 6.67, more
+than Nova's weighers for host resources can differ together (6)."""
 
 _NONE: tuple[()] = ()
 _UNFIT = weighed_host.Score(policy_mod.UNFIT, 0)
@@ -71,7 +71,8 @@ def ranks(scores: Sequence[float]) -> list[float]:
 class Ranking:
     """Hosts of one view by a policy. Not thread-safe.
 
-    :param flavors: the mix of requests until the view has one
+    :param flavors: one request of each kind that flavors make; they are the
+        mix until the view has one, and part of it afterwards
     :ivar view: whose hosts it knows
     """
 
@@ -126,7 +127,8 @@ class Ranking:
             self._changed(node_uuid)
 
     def _changed(self, node_uuid: str) -> None:
-        """Count the slots of a host anew, though it may be no candidate."""
+        """Count a host's scarce capacity anew, though it may be no candidate.
+        """
         host = self._hosts[node_uuid]
         known = self.view.hosts.get(node_uuid)
         before = dict(host.states)

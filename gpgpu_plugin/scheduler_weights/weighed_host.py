@@ -40,7 +40,7 @@ _NO_STATES: States = {}
 class Score(typing.NamedTuple):
     """Worth of a host for a kind of request.
 
-    :ivar lost: number of the lost slots, in the order of the ranking
+    :ivar lost: index of the lost capacity in ``Ranking._lost``; not a count
     """
 
     gain: float
@@ -56,7 +56,7 @@ class WeighedHost:
     :ivar known: as the conductor sent it
     :ivar pending: choices that are subtracted from it
     :ivar vcpus_used: as Nova says, as is ``free_ram_mb``
-    :ivar expected: ``known`` without the pending choices
+    :ivar expected: ``known`` minus the GPUs of the pending choices
     :ivar states: of each group, by the UUID of its provider
     :ivar scores: by kind of request and provider
     """

@@ -28,13 +28,13 @@ breaks the same: a host with many instances will not soon be empty anyway."""
 
 
 class Foresight(policy.Policy):
-    """The choice that leaves the fewest GPUs over, and saves scarce slots.
+    """Policy that leaves the fewest GPUs over and saves scarce capacity.
 
-    The gain is the leftover before minus the leftover after; a slot of a
-    class that few hosts can take costs its GPUs, by the chance that such
-    slots run out. A choice that loses slots of several classes costs as much
-    as the dearest: the classes share the same GPUs, so that a sum would count
-    these once for each size of request.
+    The gain is the leftover before minus the leftover after. Each request of
+    a scarce class for which the cloud loses the capacity costs its GPUs,
+    times the chance that this capacity runs out. A choice that takes capacity
+    from several classes costs as much as the dearest: the classes share the
+    same GPUs, and a sum would count these once for each size of request.
     """
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class Foresight(policy.Policy):
 
     def start(self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host],
               ) -> None:
-        """Draw sequences and classes from the mix, and count slots."""
+        """Draw sequences and classes from the mix, and count capacity."""
         self._leftover = leftover.Leftover(mix)
         self._scarcity = scarcity.Scarcity(mix, hosts)
         self._prices: list[float] | None = None
 
     def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
-        """Count the slots of a host anew."""
+        """Count the capacity of a host anew."""
         self._scarcity.change(before, after)
         self._prices = None
 
@@ -59,16 +59,16 @@ class Foresight(policy.Policy):
 
     def choices(self, host: host_mod.Host, request: host_mod.Request,
                 ) -> list[policy.Choice]:
-        """Return the best choice for each different loss of slots."""
+        """Return the best choice for each different loss of capacity."""
         if host.links is not None and request.units == host_mod.WHOLE:
             return self._linked(host, host.links, request)
         best: dict[tuple[int, ...], policy.Choice] = {}
         before: tuple[int, ...] | None = None
         for after in host_mod.after(host, request):
             if before is None:
-                before = self._scarcity.slots(host)
+                before = self._scarcity.capacity(host)
             lost = tuple(map(
-                operator.sub, before, self._scarcity.slots(after)))
+                operator.sub, before, self._scarcity.capacity(after)))
             gain = self.gain(host, request, after)
             if lost not in best or gain > best[lost].gain:
                 best[lost] = policy.Choice(gain, lost, after)
@@ -90,11 +90,11 @@ class Foresight(policy.Policy):
                 links.guests * _GUEST - choice.cost, (), after[0])]
         return [policy.Choice(
             self.gain(host, request, after[0]) - choice.cost, tuple(map(
-                operator.sub, self._scarcity.slots(host),
-                self._scarcity.slots(after[0]))), after[0])]
+                operator.sub, self._scarcity.capacity(host),
+                self._scarcity.capacity(after[0]))), after[0])]
 
     def price(self, lost: tuple[int, ...]) -> float:
-        """Return the GPUs that lost slots are worth."""
+        """Return the GPUs that lost capacity is worth."""
         if not lost:
             return 0.0
         if self._prices is None:

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How often a cloud gets which request."""
+"""Mix of a cloud's requests: the share of each kind of request."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ class Mix:
              ) -> list[list[host_mod.Request]]:
         """Return sequences of requests, the same in every process.
 
-        Each has each kind of request as often as the mix, to one request, in
-        random order; together they have it yet more exactly. So the figures
-        of few sequences vary less than with independent requests.
+        The number of requests of a kind in a sequence differs from its share
+        in the mix by less than one; over all sequences it is closer still.
+        The order within a sequence is random. Figures from a few such
+        sequences vary less than figures from independent requests.
         """
         generator = random.Random(0)
         kinds = sorted(self.shares, key=_kind)
@@ -102,10 +103,11 @@ _STEP = 1000
 
 
 def version(arrivals: int) -> int:
-    """Return the version of a mix of which so many requests are known.
+    """Return the version of a mix, by the number of requests counted for it.
 
-    It rises when there are twice as many, later with every thousand, since a
-    policy begins anew with each version. 0: too few to know a mix.
+    It rises whenever this number has doubled, and beyond 10,000 with every
+    thousand, since a policy begins anew with each version. 0: there are too
+    few requests to know a mix.
     """
     if arrivals < _FIRST:
         return 0

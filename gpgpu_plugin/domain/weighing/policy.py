@@ -37,8 +37,8 @@ class Choice(typing.NamedTuple):
     """A way to place a request on a host.
 
     :ivar gain: its worth, as far as the host's state decides it
-    :ivar lost: slots that the cloud loses of each scarce class; empty: the
-        gain says all
+    :ivar lost: capacity that the cloud loses for each scarce class; empty:
+        the gain says all
     :ivar after: the host's state with the request
     """
 
@@ -48,8 +48,7 @@ class Choice(typing.NamedTuple):
 
     @property
     def packed_gain(self) -> float:
-        """Return the gain; of equal choices that on the fullest host is more.
-        """
+        """Return the gain, which is greater for the fuller of equal hosts."""
         return self.gain - _TIE * sum(self.after.free) / host_mod.WHOLE
 
 
@@ -74,9 +73,9 @@ class Policy(abc.ABC):
 
     def choices(self, host: host_mod.Host, request: host_mod.Request,
                 ) -> list[Choice]:
-        """Return the choices on a host of which one can be the best.
+        """Return the choices on a host that may turn out to be the best.
 
-        :returns: at most one for the same lost slots; empty: does not fit
+        :returns: at most one for the same loss; empty: does not fit
         """
         best: Choice | None = None
         for after in host_mod.after(host, request):
@@ -86,7 +85,7 @@ class Policy(abc.ABC):
         return [best] if best else []
 
     def price(self, lost: tuple[int, ...]) -> float:
-        """Return what lost slots cost now, to subtract from the gain."""
+        """Return what lost capacity costs now, to subtract from the gain."""
         return 0.0
 
     def finish(self, scores: Sequence[float]) -> Sequence[float]:
@@ -125,11 +124,11 @@ class Random(Policy):
 
 
 class Spread(Policy):
-    """The host that has the most free, as Nova's RAM weigher does."""
+    """Policy that prefers the host with the most free GPUs."""
 
     def gain(self, host: host_mod.Host, request: host_mod.Request,
              after: host_mod.Host) -> float:
-        """Return the free GPUs, or the free vCPUs of a host without."""
+        """Return the free GPUs; free vCPUs decide among equal hosts."""
         return sum(host.free) / host_mod.WHOLE + (
             host.milli_vcpus / _MOST_MILLI_VCPUS)
 

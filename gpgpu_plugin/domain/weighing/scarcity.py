@@ -9,7 +9,8 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Slots for requests that few hosts can take, and what one is worth."""
+"""Capacity for requests that few hosts can take, and the price of losing it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _MEMORY_MIB = 32768
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SlotClass:
+class ScarceClass:
     """Requests that few hosts can take: several GPUs, or bound to variants.
 
     :ivar share: share of all requests
@@ -39,7 +40,7 @@ class SlotClass:
     variants: frozenset[str]
     share: float = 0.0
 
-    def slots(self, host: host_mod.Host) -> int:
+    def capacity(self, host: host_mod.Host) -> int:
         """Return how many such requests a host has capacity for."""
         if self.variants and host.variant not in self.variants:
             return 0
@@ -56,8 +57,8 @@ class SlotClass:
             return links.partitions.count(links.free, self.gpus)
         return host_mod.whole(host.free) // self.gpus
 
-    def needs_at_least(self, other: SlotClass) -> bool:
-        """Return whether every slot of this class is one of another."""
+    def needs_at_least(self, other: ScarceClass) -> bool:
+        """Return whether what can take this class can take another one."""
         return (self.gpus >= other.gpus
                 and self.milli_vcpus >= other.milli_vcpus
                 and self.memory_mib >= other.memory_mib
@@ -66,21 +67,21 @@ class SlotClass:
                     and self.variants <= other.variants)))
 
 
-def classes(mix: mix_mod.Mix) -> list[SlotClass]:
+def classes(mix: mix_mod.Mix) -> list[ScarceClass]:
     """Return all classes of a mix, those with the most GPUs first."""
-    found: dict[SlotClass, float] = {}
+    found: dict[ScarceClass, float] = {}
     for request, share in mix.shares.items():
         if request.units < host_mod.WHOLE or not (
                 request.gpus > 1 or (request.gpus and request.variants)):
             continue
-        key = SlotClass(
+        key = ScarceClass(
             milli_vcpus=_round_up(request.milli_vcpus, _MILLI_VCPUS),
             memory_mib=_round_up(request.memory_mib, _MEMORY_MIB),
             gpus=request.gpus, variants=request.variants)
         found[key] = found.get(key, 0.0) + share
     return sorted((dataclasses.replace(key, share=share)
                    for key, share in found.items()),
-                  key=lambda slot: -slot.share * slot.gpus)
+                  key=lambda scarce: -scarce.share * scarce.gpus)
 
 
 def _round_up(value: int, step: int) -> int:
@@ -88,28 +89,28 @@ def _round_up(value: int, step: int) -> int:
 
 
 class Scarcity:
-    """The chance that slots of a class run out, for a cloud of hosts."""
+    """The chance that capacity of a class runs out, for a cloud of hosts."""
 
     def __init__(self, mix: mix_mod.Mix,
                  hosts: Iterable[host_mod.Host]) -> None:
         every = classes(mix)
-        self.classes: Sequence[SlotClass] = every[:_MOST_CLASSES]
+        self.classes: Sequence[ScarceClass] = every[:_MOST_CLASSES]
         self._demands = [
-            sum(other.share * other.gpus / slot.gpus for other in every
-                if other.needs_at_least(slot)) for slot in self.classes]
+            sum(other.share * other.gpus / scarce.gpus for other in every
+                if other.needs_at_least(scarce)) for scarce in self.classes]
         self._mean_units = mix.mean_units
-        self._no_slots = (0,) * len(self.classes)
+        self._no_capacity = (0,) * len(self.classes)
         self._known: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._units = 0
-        self._slots = [0] * len(self.classes)
+        self._capacity = [0] * len(self.classes)
         for host in hosts:
             self._add(host, 1)
 
-    def slots(self, host: host_mod.Host) -> tuple[int, ...]:
-        """Return a host's slots of each class."""
+    def capacity(self, host: host_mod.Host) -> tuple[int, ...]:
+        """Return a host's capacity for each class."""
         whole = host_mod.whole(host.free)
         if not whole:
-            return self._no_slots
+            return self._no_capacity
         # All that classes need is a multiple of these steps.
         key = (whole, host.milli_vcpus // _MILLI_VCPUS,
                host.memory_mib // _MEMORY_MIB, host.variant,
@@ -117,7 +118,7 @@ class Scarcity:
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = tuple(
-                [slot.slots(host) for slot in self.classes])
+                [scarce.capacity(host) for scarce in self.classes])
         return found
 
     def change(self, before: host_mod.Host, after: host_mod.Host) -> None:
@@ -129,15 +130,15 @@ class Scarcity:
         self._units += sign * sum(host.free)
         if not host.free or host.free[-1] < host_mod.WHOLE:
             return
-        self._slots = [count + sign * more for count, more in
-                       zip(self._slots, self.slots(host), strict=True)]
+        self._capacity = [count + sign * more for count, more in
+                       zip(self._capacity, self.capacity(host), strict=True)]
 
     def prices(self) -> list[float]:
-        """Return the GPUs that the loss of a slot of each class costs."""
+        """Return the GPUs that the loss of one request of a class costs."""
         arrivals = self._units / self._mean_units if self._mean_units else 0.0
         return [
-            slot.gpus / (1 + math.exp(min(700.0, -1.7 * (
+            scarce.gpus / (1 + math.exp(min(700.0, -1.7 * (
                 (arrivals * demand - count)
                 / math.sqrt(arrivals * demand + 1) + 3))))
-            for slot, demand, count in zip(
-                self.classes, self._demands, self._slots, strict=True)]
+            for scarce, demand, count in zip(
+                self.classes, self._demands, self._capacity, strict=True)]

@@ -282,15 +282,15 @@ class GpuWeigherTest(base.BaseTestCase):
         self.assertEqual(['h1', 'h2'], chosen)
 
 
-    def test_slots_of_a_host_that_filled_up_are_gone(self):
+    def test_capacity_of_a_host_that_filled_up_are_gone(self):
         self.cloud(*(make.groups(f'h{n}') for n in range(4)))
         asked = spec(CUSTOM_GPU_A='1')
         names = [f'h{n}' for n in range(4)]
         self.order(asked, *map(make.host, names))
-        slots = self.weigher._ranking._policy._scarcity._slots
+        before = self.weigher._ranking._policy._scarcity._capacity
         self.change(*(make.groups(f'h{n}', free=0, generation=2)
                       for n in (2, 3)))
         self.order(asked, *map(make.host, names))
-        after = self.weigher._ranking._policy._scarcity._slots
-        self.assertEqual([count // 2 for count in slots], after)
+        after = self.weigher._ranking._policy._scarcity._capacity
+        self.assertEqual([count // 2 for count in before], after)
         self.assertGreater(sum(after), 0)

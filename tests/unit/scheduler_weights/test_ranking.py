@@ -129,12 +129,12 @@ class RankingTest(base.BaseTestCase):
         self.assertEqual(1, self.worked_out(hosts=[make.host('h0')]))
         self.assertEqual(before, self.ranking._policy._scarcity._units)
         self.assertEqual([2], [
-            slot.gpus for slot in self.ranking._policy._scarcity.classes])
+            scarce.gpus for scarce in self.ranking._policy._scarcity.classes])
         self.assertEqual(0, self.worked_out(hosts=[make.host('h0')]))
 
     def test_flavors_are_the_mix_until_the_view_has_one(self):
         def classes(made):
-            return {slot.gpus for slot in made._policy._scarcity.classes}
+            return {scarce.gpus for scarce in made._policy._scarcity.classes}
         made = ranking.Ranking(self.view, 'pack', (
             scheduling.CountedRequests(
                 scheduling.RequestKind(8, 1024, make.RC, 3), 1.0),))
@@ -168,7 +168,7 @@ class RankingTest(base.BaseTestCase):
         self.assertEqual(1, self.worked_out(hosts=hosts))
         self.assertEqual(0, self.worked_out(hosts=hosts))
 
-    def test_slots_are_the_same_after_any_history(self):
+    def test_capacity_is_the_same_after_any_history(self):
         self.scores()
         for generation, free in ((2, 0b1), (3, 0b1111), (4, 0b11)):
             self.view.update([make.groups(
@@ -180,8 +180,8 @@ class RankingTest(base.BaseTestCase):
         fresh.scores(map(make.host, self.names), (
             request.Request(demands=(request.Demand(
                 resource_class=make.RC, count=1),)), 1, 1, None))
-        self.assertEqual(fresh._policy._scarcity._slots,
-                         self.ranking._policy._scarcity._slots)
+        self.assertEqual(fresh._policy._scarcity._capacity,
+                         self.ranking._policy._scarcity._capacity)
 
 
 class LinkedTest(base.BaseTestCase):
@@ -232,7 +232,7 @@ class LinkedTest(base.BaseTestCase):
         self.assertEqual(0, self.best(1, *hosts))
         self.assertEqual(1, self.best(1, *hosts, policy_name='spread'))
 
-    def test_free_partitions_are_the_slots_of_a_fabric(self):
+    def test_free_partitions_are_the_capacity_of_a_fabric(self):
         view = scheduler_view.SchedulerView()
         view.update([make.linked('h0', 0b0110),
                      make.linked('h1', 0b0110, fabric=False)])
@@ -242,7 +242,7 @@ class LinkedTest(base.BaseTestCase):
         made = ranking.Ranking(view, 'pack')
         made.scores([make.host('h0')], (self.request(
             1, request.Topology.ANY), 4, 1024, None))
-        self.assertEqual([0], made._policy._scarcity._slots)
+        self.assertEqual([0], made._policy._scarcity._capacity)
         made.scores([make.host('h1')], (self.request(
             1, request.Topology.ANY), 4, 1024, None))
-        self.assertEqual([1], made._policy._scarcity._slots)
+        self.assertEqual([1], made._policy._scarcity._capacity)

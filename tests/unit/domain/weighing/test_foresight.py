@@ -57,7 +57,7 @@ class ForesightTest(base.BaseTestCase):
         self.assertNotEqual(
             0, best({small: 9, large: 1} | bound, hosts, small)[0])
 
-    def test_slots_of_several_classes_cost_as_much_as_the_dearest(
+    def test_capacity_of_several_classes_cost_as_much_as_the_dearest(
             self) -> None:
         policy = foresight.Foresight()
         policy.start(mix_mod.Mix.count({

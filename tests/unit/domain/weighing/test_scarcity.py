@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of slots that few hosts have."""
+"""Tests of capacity that few hosts have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ClassesTest(base.BaseTestCase):
 
     def test_class_is_rounded_up(self) -> None:
         self.assertEqual(
-            [scarcity.SlotClass(milli_vcpus=8000, memory_mib=65536, gpus=2,
+            [scarcity.ScarceClass(milli_vcpus=8000, memory_mib=65536, gpus=2,
                                 variants=frozenset(), share=1.0)],
             scarcity.classes(mix_mod.Mix.count({PAIR: 1})))
 
@@ -39,38 +39,38 @@ class ClassesTest(base.BaseTestCase):
 
     def test_bound_gpu_is_a_class(self) -> None:
         self.assertEqual([frozenset({'T4'})], [
-            slot.variants for slot in scarcity.classes(mix_mod.Mix.count(
+            scarce.variants for scarce in scarcity.classes(mix_mod.Mix.count(
                 {test_host.request(variants={'T4'}): 1}))])
 
 
-class SlotsTest(base.BaseTestCase):
+class CapacityTest(base.BaseTestCase):
 
-    def test_slots_are_limited_by_the_scarcest(self) -> None:
-        slot, = scarcity.classes(mix_mod.Mix.count({PAIR: 1}))
+    def test_capacities_are_limited_by_the_scarcest(self) -> None:
+        scarce, = scarcity.classes(mix_mod.Mix.count({PAIR: 1}))
         for count, host in (
                 (2, test_host.host(16, 128, [1000] * 5)),
                 (1, test_host.host(15, 128, [1000] * 5)),
                 (1, test_host.host(16, 127, [1000] * 5)),
                 (1, test_host.host(16, 128, [900, 1000, 1000]))):
-            self.assertEqual(count, slot.slots(host), host)
+            self.assertEqual(count, scarce.capacity(host), host)
 
-    def test_slots_of_a_fabric_are_free_partitions(self) -> None:
+    def test_capacities_of_a_fabric_are_free_partitions(self) -> None:
         for gpus, count in ((1, 6), (2, 2), (3, 0), (4, 1), (8, 0)):
             made = scarcity.Scarcity(mix_mod.Mix.count({
                 test_host.request(gpus=gpus, variants={'T4'}): 1}), [])
             host = test_host.linked(0b0110_1111)
-            self.assertEqual((count,), made.slots(host), gpus)
+            self.assertEqual((count,), made.capacity(host), gpus)
             loose = host._replace(
                 links=host.links._replace(is_confined=False))
-            self.assertEqual((6 // gpus,), made.slots(loose), gpus)
+            self.assertEqual((6 // gpus,), made.capacity(loose), gpus)
 
-    def test_other_variant_has_no_slots(self) -> None:
-        slot, = scarcity.classes(mix_mod.Mix.count(
+    def test_other_variant_has_no_capacity(self) -> None:
+        scarce, = scarcity.classes(mix_mod.Mix.count(
             {test_host.request(variants={'H100'}): 1}))
-        self.assertEqual(0, slot.slots(test_host.host()))
+        self.assertEqual(0, scarce.capacity(test_host.host()))
 
 
-    def test_slots_of_a_cloud_are_those_of_each_class(self) -> None:
+    def test_capacities_of_a_cloud_are_those_of_each_class(self) -> None:
         made = scarcity.Scarcity(mix_mod.Mix.count({
             PAIR: 3, test_host.request(30, 10, 4): 2,
             test_host.request(variants={'H100'}): 1}), [])
@@ -80,13 +80,13 @@ class SlotsTest(base.BaseTestCase):
                      for name in ('T4', 'H100')]:
             for _ in range(2):
                 self.assertEqual(
-                    tuple(slot.slots(host) for slot in made.classes),
-                    made.slots(host), host)
+                    tuple(scarce.capacity(host) for scarce in made.classes),
+                    made.capacity(host), host)
 
 
 class PriceTest(base.BaseTestCase):
 
-    def test_slot_costs_more_the_fewer_there_are(self) -> None:
+    def test_capacity_costs_more_the_fewer_there_are(self) -> None:
         mix = mix_mod.Mix.count({PAIR: 1, test_host.request(): 9})
         host = test_host.host(16, 128, [1000] * 4)
         many = scarcity.Scarcity(mix, [host] * 40)
