@@ -28,6 +28,7 @@ from gpgpu_plugin.domain.weighing import policy as policy_mod
 from gpgpu_plugin.domain.weighing import vgpus
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.scheduler_filters import prediction
+from gpgpu_plugin.scheduler_filters import scheduler_host
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue as catalogue_mod
 from gpgpu_plugin.scheduler_weights import weighed_host
@@ -159,16 +160,17 @@ class Ranking:
                     node_uuid, _NONE)):
             if known is None:
                 return _UNFIT
-            found = self._renew(host, found)
+            found = self._renew(host, known, found)
         score = found.scores.get(number)
         return self._work_out(found, host, kind, number) if (
             score is None) else score
 
     def _renew(self, host: nova_types.HostState,
+               known: scheduler_host.SchedulerHost,
                before: weighed_host.WeighedHost | None,
                ) -> weighed_host.WeighedHost:
         renewed = self._hosts[host.uuid] = weighed_host.WeighedHost(
-            host, self.view.hosts[host.uuid],
+            host, known,
             self.view.pending.of.get(host.uuid, _NONE))
         self._recount(before.states if before else {}, renewed.states)
         return renewed

@@ -168,6 +168,16 @@ class RankingTest(base.BaseTestCase):
         self.assertEqual(1, self.worked_out(hosts=hosts))
         self.assertEqual(0, self.worked_out(hosts=hosts))
 
+    def test_host_that_is_deleted_meanwhile_fails_no_decision(self):
+        class Hosts(dict):
+            """Hosts that another thread deletes once they were looked up."""
+
+            def get(self, name, default=None):
+                return self.pop(name, default)
+        self.view.hosts = Hosts(self.view.hosts)
+        self.assertEqual(4, len(self.scores()))
+        self.assertEqual([policy.UNFIT] * 4, self.scores())
+
     def test_capacity_is_the_same_after_any_history(self):
         self.scores()
         for generation, free in ((2, 0b1), (3, 0b1111), (4, 0b11)):
