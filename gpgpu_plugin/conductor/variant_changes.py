@@ -256,16 +256,20 @@ def _inherit(session: orm.Session, change: models.VariantChange,
              hosts: Sequence[models.Host]) -> None:
     """Let groups of (locked) hosts have what their variant has.
 
-    Claims read it from the group; no host and no scheduler has a copy.
+    No host has a copy. Schedulers have one, by which they predict what a
+    claim takes.
     """
     variant = session.get_one(models.Variant, change.variant_id)
-    for group in group_db.of_hosts(session, [host.id for host in hosts]):
+    by_id = {host.id: host for host in hosts}
+    for group in group_db.of_hosts(session, list(by_id)):
         if group.variant_id != variant.id:
             continue
         if change.clears_groups:
             group.own_policy = False
-        if not group.own_policy:
+        if (not group.own_policy
+                and group.allocation_policy != variant.allocation_policy):
             group.allocation_policy = variant.allocation_policy
+            host_db.changed(by_id[group.host_id])
 
 
 def _match(session: orm.Session, change: models.VariantChange,

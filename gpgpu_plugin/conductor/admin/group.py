@@ -184,13 +184,17 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
             allocation_policy: str | None,
             caller: variant_changes.Caller) -> None:
     """Set the policy of one group; None: that of its variant."""
-    _, row = _lock(session, host_name, variant)
+    host, row = _lock(session, host_name, variant)
     # Else it could be set before or after the host's turn.
     change = change_db.of_variant(session, row.variant_id)
     if change is not None and change.clears_groups:
         variant_changes.check_settled(session, row.variant)
     row.own_policy = allocation_policy is not None
-    row.allocation_policy = allocation_policy or row.variant.allocation_policy
+    policy = allocation_policy or row.variant.allocation_policy
+    if row.allocation_policy != policy:
+        row.allocation_policy = policy
+        # Schedulers predict by it what a claim takes.
+        host_db.changed(host)
     event_db.add(session, 'group_set', host_name, detail=(
         f'{variant}: allocation policy {row.allocation_policy}, of the '
         f'{"group" if row.own_policy else "variant"}'))
