@@ -25,9 +25,12 @@ others learn of its moves from Nova's list of members.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import openstack
@@ -62,6 +65,10 @@ for some minutes, in which instances without GPUs would fill the host."""
 
 TIMEOUT = 30.0
 """Seconds that an API may take for an answer."""
+
+_MOST_FAILURES = 3
+"""Hosts one after the other of which Placement says nothing, before it is
+taken for one that does not answer at all."""
 
 _MARK = naming.AGGREGATE_MARK
 _METADATA = {_MARK: 'true', naming.GPU_HOST_KEY: 'required'}
@@ -110,6 +117,8 @@ class Isolation:
         self._clock = clock
         self._stopping = threading.Event()
         self._failed: set[str] = set()
+        # Hosts with which the comparison under way had to do something.
+        self._tried: set[str] = set()
         # The hosts that were found right, and until when they are believed.
         self._right: tuple[Sequence[gpu_host.GPUHost], float] = ((), 0.0)
         # When hosts had groups last; others may have had some until now.
@@ -165,13 +174,32 @@ class Isolation:
     def _compare(self, hosts: Sequence[gpu_host.GPUHost]) -> None:
         if self._is_right(hosts):
             return
+        self._tried = {''}
         aggregate = self._aggregate()
-        moves = self._moves(hosts, aggregate)
-        self._failed &= {'', *(move.host for move in moves)}
-        done = [not self._stopping.is_set() and self._try(aggregate, move)
-                for move in moves]
+        free = self._free_of(hosts)
+        moves = self._moves(free, aggregate)
+        self._place(hosts, aggregate, {move.host for move in moves})
+        for move in moves:
+            if not self._stopping.is_set():
+                self._try(aggregate, move)
+        # What moved is compared with Placement next time.
+        is_right = self._tried == {''} and not self._stopping.is_set()
+        self._failed &= self._tried
         self._right = (hosts, self._right_until(hosts, aggregate)) if (
-            all(done)) else ((), 0.0)
+            is_right) else ((), 0.0)
+
+    def _place(self, hosts: Sequence[gpu_host.GPUHost],
+               aggregate: isolation_cloud.Aggregate,
+               moving: Collection[str]) -> None:
+        """Have Placement know those members that do not move."""
+        placed = self._cloud.placed(aggregate)
+        for host in hosts:
+            is_member = host.name in aggregate.hosts
+            if (host.name not in moving and not self._stopping.is_set()
+                    and is_member != (host.node_uuid in placed)):
+                self._do(host.name, 'Placement', functools.partial(
+                    self._cloud.place, aggregate, host.node_uuid,
+                    is_member=is_member))
 
     def _right_until(self, hosts: Sequence[gpu_host.GPUHost],
                      aggregate: isolation_cloud.Aggregate) -> float:
@@ -218,9 +246,32 @@ class Isolation:
             found = self._cloud.set_metadata(found, _METADATA)
         return found
 
-    def _moves(self, hosts: Sequence[gpu_host.GPUHost],
+    def _free_of(self, hosts: Sequence[gpu_host.GPUHost],
+                 ) -> dict[str, rules.FreeResources]:
+        """Return what hosts have left; those for which it fails are left out.
+
+        :raises ERRORS: it fails for several hosts, one after the other
+        """
+        free: dict[str, rules.FreeResources] = {}
+        failures = 0
+        for host in hosts:
+            if self._stopping.is_set():
+                return {}
+            try:
+                free[host.name] = self._free(host)
+            except isolation_cloud.ERRORS as exc:
+                self._tried.add(host.name)
+                self._fail(host.name, f'vCPUs: {exc}')
+                failures += 1
+                if failures == _MOST_FAILURES:
+                    raise
+            else:
+                failures = 0
+        return free
+
+    def _moves(self, free: Mapping[str, rules.FreeResources],
                aggregate: isolation_cloud.Aggregate) -> list[_Move]:
-        free = {host.name: self._free(host) for host in hosts}
+        """Return the moves; a host of which nothing is known stays."""
         moves = rules.moves(aggregate.hosts, (
             name for name, left in free.items() if left.is_isolated(
                 self._threshold, before=name in aggregate.hosts)))
@@ -250,22 +301,31 @@ class Isolation:
         return (f'{aggregate}: {left.describe()}, each of which needs '
                 f'{self._threshold:g}')
 
-    def _try(self, aggregate: isolation_cloud.Aggregate, move: _Move) -> bool:
-        """Move a host; return whether it is where it belongs.
+    def _try(self, aggregate: isolation_cloud.Aggregate, move: _Move) -> None:
+        """Move a host.
 
         :raises ERRORS: Nova does not answer
         """
         act = (self._cloud.add_host if move.kind == 'isolate'
                else self._cloud.remove_host)
+        if self._do(move.host, move.kind,
+                    functools.partial(act, aggregate, move.host)):
+            self._db.write(lambda session: event_db.add(
+                session, move.kind, move.host, detail=move.detail))
+
+    def _do(self, host: str, what: str, act: Callable[[], None]) -> bool:
+        """Change where a host is; return whether that was done.
+
+        :raises ERRORS: the service does not answer
+        """
+        self._tried.add(host)
         try:
-            act(aggregate, move.host)
+            act()
         except sdk_exceptions.HttpException as exc:
             # It may concern this host alone, such as one without a service.
-            self._fail(move.host, f'{move.kind}: {exc}')
+            self._fail(host, f'{what}: {exc}')
             return False
-        self._succeed(move.host)
-        self._db.write(lambda session: event_db.add(
-            session, move.kind, move.host, detail=move.detail))
+        self._succeed(host)
         return True
 
     def _fail(self, host: str, reason: str) -> None:

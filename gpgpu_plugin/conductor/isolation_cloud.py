@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Nova's host aggregates, and Placement's vCPUs, for conductor.isolation."""
+"""Nova's host aggregates, and what Placement has of their hosts."""
 
 from __future__ import annotations
 
@@ -30,15 +30,24 @@ ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 _CPUS = ('VCPU', 'PCPU')
 _INVENTORY = ('total', 'reserved', 'allocation_ratio')
 
+_WITH_UUID = '2.41'
+"""Microversion of Nova from which aggregates have UUIDs."""
+
+_WITH_GENERATION = '1.19'
+"""Microversion of Placement from which a provider's aggregates are changed
+only by those who know its generation."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Aggregate:
     """A host aggregate of Nova.
 
+    :ivar uuid: by which Placement knows it
     :ivar hosts: names of its nova-compute services
     """
 
     id: int
+    uuid: str
     metadata: Mapping[str, str]
     hosts: frozenset[str]
 
@@ -54,7 +63,8 @@ class Cloud:
 
     def find(self, name: str) -> Aggregate | None:
         """Return the aggregate of a name; None: there is none."""
-        found = _json(self._connection.compute.get, '/os-aggregates')
+        found = _json(self._connection.compute.get, '/os-aggregates',
+                      microversion=_WITH_UUID)
         for aggregate in found['aggregates']:
             if aggregate['name'] == name:
                 return _aggregate(aggregate)
@@ -64,6 +74,7 @@ class Cloud:
         """Create an aggregate of no availability zone."""
         return _aggregate(_json(
             self._connection.compute.post, '/os-aggregates',
+            microversion=_WITH_UUID,
             json={'aggregate': {'name': name}})['aggregate'])
 
     def set_metadata(self, aggregate: Aggregate,
@@ -84,7 +95,35 @@ class Cloud:
              **values: object) -> typing.Any:
         return _json(
             self._connection.compute.post,
-            f'/os-aggregates/{aggregate.id}/action', json={action: values})
+            f'/os-aggregates/{aggregate.id}/action',
+            microversion=_WITH_UUID, json={action: values})
+
+    def placed(self, aggregate: Aggregate) -> frozenset[str]:
+        """Return the UUIDs of the compute nodes that Placement has in it.
+
+        Nova tells Placement of each move, and only logs if that fails.
+        """
+        found = _json(
+            self._connection.placement.get,
+            f'/resource_providers?member_of={aggregate.uuid}',
+            microversion=_WITH_GENERATION)
+        return frozenset(provider['uuid']
+                         for provider in found['resource_providers'])
+
+    def place(self, aggregate: Aggregate, node_uuid: str, *,
+              is_member: bool) -> None:
+        """Have Placement know whether a compute node is in an aggregate.
+
+        "nova-manage placement sync_aggregates" does the same for members.
+        """
+        path = f'/resource_providers/{node_uuid}/aggregates'
+        placement_api = self._connection.placement
+        before = _json(placement_api.get, path,
+                       microversion=_WITH_GENERATION)
+        others = set(before['aggregates']) - {aggregate.uuid}
+        _json(placement_api.put, path, microversion=_WITH_GENERATION, json={
+            **before, 'aggregates': sorted(
+                others | ({aggregate.uuid} if is_member else set()))})
 
     def free_vcpus(self, node_uuid: str) -> int | None:
         """Return the free vCPUs of a compute node, dedicated ones included.
@@ -108,7 +147,7 @@ class Cloud:
 
 def _aggregate(answer: Mapping[str, typing.Any]) -> Aggregate:
     # Nova leaves both out of its answer when it has created one.
-    return Aggregate(id=answer['id'],
+    return Aggregate(id=answer['id'], uuid=answer['uuid'],
                      metadata=dict(answer.get('metadata', {})),
                      hosts=frozenset(answer.get('hosts', ())))
 

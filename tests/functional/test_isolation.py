@@ -90,6 +90,20 @@ class AlwaysTest(IsolationCloud):
                 'why-not', '--flavor', flavor)])
         self.assertEqual(['isolate'], self.moves())
 
+    def test_placement_that_lost_the_aggregate_gets_it_back(self) -> None:
+        self.members()
+        node = self._get_provider_uuid_by_host('gpu1')
+        url = f'/resource_providers/{node}/aggregates'
+        before = self.placement.get(url, version='1.19').body
+        # As if Nova had not reached Placement, which it only logs.
+        self.placement.put(url, {**before, 'aggregates': []}, version='1.19')
+        self.boot(self.plain)
+        self.members()
+        self.assertEqual(
+            before['aggregates'],
+            self.placement.get(url, version='1.19').body['aggregates'])
+        self.boot(self.plain, 'ERROR')
+
     def test_image_is_not_enough_without_a_flavor_of_gpu_hosts(self) -> None:
         self.members()
         image = self.image('CUSTOM_GPU')

@@ -13,6 +13,7 @@
 
 import contextlib
 import dataclasses
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
@@ -24,7 +25,9 @@ from gpgpu_plugin.conductor import isolation_cloud
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 METADATA = {'gpgpu:managed': 'true', 'trait:CUSTOM_GPGPU_HOST': 'required'}
@@ -37,9 +40,18 @@ class FakeCloud:
     :ivar error: raised by each of them
     :ivar unknown: hosts that Nova does not have
     :ivar refused: hosts that Nova does not move, by its error
+    :ivar placed_nodes: compute nodes that Placement has in the aggregate
+    :ivar unplaced: hosts of which Nova does not tell Placement
+    :ivar silent: compute nodes of which Placement says nothing
+
+    :param node_uuid: returns the node of a host
     """
 
-    def __init__(self):
+    def __init__(self, node_uuid):
+        self.node_uuid = node_uuid
+        self.placed_nodes = set()
+        self.unplaced = set()
+        self.silent = set()
         self.aggregates = {}
         self.vcpus = {}
         self.calls = []
@@ -54,7 +66,8 @@ class FakeCloud:
 
     def add(self, name, metadata, hosts=()):
         self.aggregates[name] = isolation_cloud.Aggregate(
-            id=name, metadata=metadata, hosts=frozenset(hosts))
+            id=name, uuid=name, metadata=metadata, hosts=frozenset(hosts))
+        self.placed_nodes |= set(map(self.node_uuid, hosts))
         return self.aggregates[name]
 
     def find(self, name):
@@ -77,6 +90,18 @@ class FakeCloud:
             raise sdk_exceptions.NotFoundException(f'no host {host}')
         self.aggregates[aggregate.id] = dataclasses.replace(
             self.aggregates[aggregate.id], hosts=hosts)
+        if host not in self.unplaced:
+            self.placed_nodes ^= {self.node_uuid(host)}
+
+    def placed(self, aggregate):
+        self._called('placed')
+        return frozenset(self.placed_nodes)
+
+    def place(self, aggregate, node_uuid, *, is_member):
+        self._called(f'place {node_uuid} {is_member}')
+        if node_uuid in self.silent:
+            raise sdk_exceptions.NotFoundException(f'no node {node_uuid}')
+        self.placed_nodes ^= {node_uuid}
 
     def add_host(self, aggregate, host):
         self._called(f'add {host}')
@@ -92,6 +117,8 @@ class FakeCloud:
 
     def free_vcpus(self, node_uuid):
         self._called('free_vcpus')
+        if node_uuid in self.silent:
+            raise sdk_exceptions.SDKException(f'no answer for {node_uuid}')
         return self.vcpus.get(node_uuid)
 
 
@@ -100,22 +127,30 @@ class IsolationTestCase(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
-        self.cloud = FakeCloud()
+        self.cloud = FakeCloud(self.node_uuid)
         self.now = 0.0
         self.log = self.useFixture(fixtures.FakeLogger(
             format='%(levelname)s %(message)s'))
         self.isolation = self.keeper()
+
+    def node_uuid(self, name):
+        with self.db.reader() as session:
+            host = host_db.find(session, name)
+        return host.node_uuid if host else name
 
     def keeper(self):
         return isolation.Isolation(
             self.conf, self.db, self.cloud, lambda: self.now)
 
     def run_once(self):
-        """Return the calls of one comparison, a minute later."""
+        """Return the calls of one comparison, a minute later.
+
+        That which asks Placement for the members is left out.
+        """
         self.now += isolation.INTERVAL
         del self.cloud.calls[:]
         self.isolation.run_once()
-        return self.cloud.calls
+        return [call for call in self.cloud.calls if call != 'placed']
 
     def events(self):
         with self.db.reader() as session:
@@ -142,12 +177,53 @@ class AlwaysTest(IsolationTestCase):
 
     def test_nova_is_asked_again_if_a_host_changed_or_after_minutes(self):
         self.run_once()
-        self.assertEqual([], self.run_once())
+        # Whether Placement knows of the move.
+        self.assertEqual(['find'], self.run_once())
+        self.assertEqual(['find', 'placed'], self.cloud.calls)
+        self.run_once()
+        self.assertEqual([], self.cloud.calls)
         self.report_second_host()
         self.assertEqual(['find', 'add h2'], self.run_once())
         self.now += isolation.REREAD
         self.cloud.add('gpus', METADATA, ['h1'])
+        self.cloud.placed_nodes = {base.NODE}
         self.assertEqual(['find', 'add h2'], self.run_once())
+
+    def test_placement_gets_to_know_what_nova_did_not_tell(self):
+        self.report_second_host()
+        second = self.node_uuid('h2')
+        self.cloud.unplaced = {'h1', 'h2'}
+        self.cloud.silent.add(second)
+        self.assertEqual(['find', 'create', 'set_metadata', 'add h1',
+                          'add h2'], self.run_once())
+        place = [f'place {base.NODE} True', f'place {second} True']
+        self.assertEqual(['find', *place], self.run_once())
+        # A node that Placement does not have yet is tried again.
+        self.assertEqual(['find', place[1]], self.run_once())
+        self.assertEqual(1, self.log.output.count('(h2), trying again'))
+        self.cloud.silent.clear()
+        self.assertEqual(['find', place[1]], self.run_once())
+        self.assertEqual({base.NODE, second}, self.cloud.placed_nodes)
+        self.assertEqual(1, self.log.output.count('(h2) are updated again'))
+        self.assertEqual(['find'], self.run_once())
+        self.run_once()
+        self.assertEqual([], self.cloud.calls)
+
+    def test_placement_gets_to_know_who_left(self):
+        self.cloud.add('gpus', METADATA, ['h1'])
+        self.conf.set_override('isolation_vcpus_per_gpu', 16.0, 'gpgpu')
+        self.isolation = self.keeper()
+        self.cloud.vcpus[base.NODE] = 1000
+        self.cloud.unplaced = {'h1'}
+        self.assertIn('remove h1', self.run_once())
+        self.assertIn(f'place {base.NODE} False', self.run_once())
+        self.assertEqual(set(), self.cloud.placed_nodes)
+
+    def test_nothing_moves_while_placement_does_not_answer(self):
+        self.cloud.placed = mock.Mock(
+            side_effect=sdk_exceptions.SDKException('down'))
+        self.assertEqual(['find', 'create', 'set_metadata'], self.run_once())
+        self.assertEqual(1, self.log.output.count('again every 60 s: down'))
 
     def pass_time(self, until):
         """Compare each minute; return the moves."""
@@ -279,7 +355,7 @@ class ThresholdTest(IsolationTestCase):
         """Return the moves after a change of the free vCPUs."""
         self.cloud.vcpus[base.NODE] = vcpus
         return [call for call in self.run_once()
-                if call not in ('find', 'free_vcpus')]
+                if call not in ('find', 'free_vcpus', 'placed')]
 
     def test_host_enters_and_leaves_with_room_in_between(self):
         self.assertEqual([[], ['add h1'], [], [], ['remove h1'], []], [
@@ -288,6 +364,44 @@ class ThresholdTest(IsolationTestCase):
                          self.events())
         self.assertIn('127 free vCPUs for 8 free GPUs, each of which needs 16',
                       self.log.output)
+
+    def report_hosts(self, number):
+        for host in range(2, number + 1):
+            hosts.store(self.db, base.scan(
+                [dataclasses.replace(function, dsn=f'{host}-{function.dsn}')
+                 for function in base.EIGHT],
+                host=f'h{host}', node_uuid=f'node-{host}'))
+            self.cloud.vcpus[f'node-{host}'] = 0
+
+    def test_host_of_which_placement_says_nothing_stays_where_it_is(self):
+        self.report_hosts(4)
+        self.cloud.add('gpus', METADATA, ['h2'])
+        self.cloud.silent = {base.NODE, 'node-2'}
+        self.assertEqual(['add h3', 'add h4'], self.after(0))
+        self.assertEqual({'h2', 'h3', 'h4'}, self.cloud.hosts)
+        self.assertEqual(1, self.log.output.count('(h1), trying again'))
+        self.after(0)
+        self.assertEqual(1, self.log.output.count('(h1), trying again'))
+        self.cloud.silent.clear()
+        self.assertEqual(['add h1'], self.after(0))
+
+    def test_placement_that_says_nothing_of_many_is_not_asked_on(self):
+        self.report_hosts(9)
+        self.cloud.silent = {base.NODE, *(
+            f'node-{host}' for host in range(2, 9))}
+        self.assertEqual([], self.after(0))
+        self.assertEqual(3, self.cloud.calls.count('free_vcpus'))
+
+    def test_keeper_that_stops_asks_for_no_further_host(self):
+        self.report_hosts(3)
+
+        def stop(node_uuid):
+            self.cloud.calls.append('free_vcpus')
+            self.isolation.stop()
+            return 0
+        self.cloud.free_vcpus = stop
+        self.assertEqual([], self.after(0))
+        self.assertEqual(1, self.cloud.calls.count('free_vcpus'))
 
     def test_gpus_that_are_cleaned_count_as_free(self):
         granted = self.boot(8)
