@@ -43,8 +43,8 @@ LOG = logging.getLogger(__name__)
 INTERVAL = 5
 """Seconds between two transactions."""
 
-_KINDS = 200
-"""Kinds of requests that a mix has."""
+_KINDS = 100
+"""Kinds of requests with GPUs that a mix has, and kinds without."""
 
 _MOST = 10_000
 """Requests that wait at most; further ones are not counted."""

@@ -96,12 +96,20 @@ def arrivals(session: orm.Session) -> int:
 
 def most_frequent(session: orm.Session, limit: int, now: float,
                   ) -> tuple[scheduling.CountedRequests, ...]:
-    """Return the kinds with the most requests, as these count now."""
+    """Return the kinds with the most requests, as these count now.
+
+    Those with and those without GPUs are limited separately: where most
+    instances have no GPUs, the others are the rarer ones.
+
+    :param limit: of kinds with GPUs, and of kinds without
+    """
     factor = 2.0 ** ((now - _START) / HALF_LIFE)
     return tuple(
         scheduling.CountedRequests(scheduling.RequestKind(
             row.vcpus, row.memory_mib, row.resource_class, row.units),
             row.weight / factor)
+        for with_gpus in (_Kind.resource_class != '',
+                          _Kind.resource_class == '')
         for row in session.scalars(
-            sa.select(_Kind).order_by(_Kind.weight.desc(), _Kind.id)
-            .limit(limit)))
+            sa.select(_Kind).where(with_gpus)
+            .order_by(_Kind.weight.desc(), _Kind.id).limit(limit)))

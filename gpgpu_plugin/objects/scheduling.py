@@ -159,7 +159,7 @@ class CountedRequests(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestMix:
-    """Requests of the cloud, the most frequent first.
+    """Requests of the cloud: those with GPUs, then those without.
 
     :ivar version: rises when enough requests arrived since
     """

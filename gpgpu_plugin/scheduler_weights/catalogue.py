@@ -87,7 +87,7 @@ class Catalogue:
         if any(request.gpus for request in counts):
             return mix_mod.Mix.learnt(counts, possible or counts)
         if any(request.gpus for request in possible):
-            return mix_mod.Mix.count(possible)
+            return mix_mod.Mix.learnt({}, possible)
         return self.unknown_mix()
 
     def _counts(self, counted: Iterable[scheduling_obj.CountedRequests],

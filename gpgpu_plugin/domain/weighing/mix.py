@@ -59,12 +59,25 @@ class Mix:
         The assumed ones are equally many for each flavor. Without them, a
         large request would count as one that never arrives because it is not
         among the first.
+
+        Requests without GPUs count as at most as many as those with GPUs.
+        Most of them may go to other hosts, and anybody may make very many:
+        the sequences would have hardly a request for GPUs.
         """
         assumed = _ASSUMED / max(1, len(flavors))
-        return cls.count({
+        both = {
             request: counts.get(request, 0.0)
             + (assumed if request in flavors else 0.0)
-            for request in {**dict.fromkeys(flavors), **counts}})
+            for request in {**dict.fromkeys(flavors), **counts}}
+        total = sum(both.values())
+        with_gpus = sum(number for request, number in both.items()
+                        if request.gpus)
+        if not 0 < with_gpus < total / 2:
+            return cls.count(both)
+        part = with_gpus / (total - with_gpus)
+        return cls.count({
+            request: number if request.gpus else number * part
+            for request, number in both.items()})
 
     def draw(self, *, sequences: int, length: int,
              ) -> list[list[host_mod.Request]]:

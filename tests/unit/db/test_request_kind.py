@@ -44,6 +44,15 @@ class RequestKindTest(base.ConductorTestCase):
                 kind.vcpus for kind, _ in
                 request_kind.most_frequent(session, 2, NOW)])
 
+    def test_many_kinds_without_gpus_hide_none_with(self):
+        with self.db.writer() as session:
+            request_kind.add(session, [
+                counted(100, vcpus, 1, '', 0) for vcpus in range(5)], NOW)
+            request_kind.add(session, [counted(1, 7, 1, 'A', 1)], NOW)
+            self.assertEqual([7, 0, 1], [
+                kind.vcpus for kind, _ in
+                request_kind.most_frequent(session, 2, NOW)])
+
     def test_no_request(self):
         with self.db.writer() as session:
             self.assertEqual(0, request_kind.arrivals(session))

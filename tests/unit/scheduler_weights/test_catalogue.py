@@ -86,9 +86,11 @@ class CatalogueTest(base.BaseTestCase):
             for kind in ((8, 1, 'A', 2), (2, 1, 'A', 1), (1, 1))]
         plain = scheduling.CountedRequests(scheduling.RequestKind(1, 1), 9.0)
         for counted in ((), (plain,)):
-            self.assertEqual({(8000, 2): 1 / 3, (2000, 1): 1 / 3,
-                              (1000, 0): 1 / 3}, {
-                (asked.milli_vcpus, asked.gpus): share for asked, share
+            third = round(1 / 3, 9)
+            self.assertEqual({(8000, 2): third, (2000, 1): third,
+                              (1000, 0): third}, {
+                (asked.milli_vcpus, asked.gpus): round(share, 9)
+                for asked, share
                 in found.mix(counted, flavors).shares.items()})
         arrived = scheduling.CountedRequests(
             scheduling.RequestKind(4, 1, 'A', 1), 100.0)

@@ -20,6 +20,8 @@ from tests.unit.domain.weighing import test_host
 
 SMALL = test_host.request()
 LARGE = test_host.request(gpus=8)
+NONE = test_host.request(gpus=0, units=0)
+OTHER = NONE._replace(milli_vcpus=1)
 
 
 class MixTest(base.BaseTestCase):
@@ -52,6 +54,21 @@ class MixTest(base.BaseTestCase):
         self.assertEqual({SMALL: .5, LARGE: .5}, mix_mod.Mix.learnt(
             {}, {SMALL, LARGE}).shares)
         self.assertEqual({}, mix_mod.Mix.learnt({}, ()).shares)
+
+    def test_requests_without_gpus_are_at_most_half_of_a_learnt_mix(
+            self) -> None:
+        for number, share in ((25, .2), (100, .5), (1e6, .5)):
+            mix = mix_mod.Mix.learnt({
+                SMALL: 60, LARGE: 40, NONE: number * .75,
+                OTHER: number * .25}, ())
+            self.assertAlmostEqual(share, mix.shares[NONE] + mix.shares[OTHER])
+            self.assertAlmostEqual(3, mix.shares[NONE] / mix.shares[OTHER])
+            self.assertAlmostEqual(1.5, mix.shares[SMALL] / mix.shares[LARGE])
+        # Flavors, too, and nothing else if nothing has GPUs.
+        self.assertAlmostEqual(.5, mix_mod.Mix.learnt(
+            {}, {SMALL, NONE, OTHER}).shares[SMALL])
+        self.assertEqual({NONE: 1.0}, mix_mod.Mix.learnt(
+            {NONE: 9}, ()).shares)
 
     def test_learnt_mix_has_what_is_no_flavor(self) -> None:
         self.assertEqual({SMALL: .5, LARGE: .5}, mix_mod.Mix.learnt(
