@@ -12,7 +12,8 @@
 """Devices that instances name instead of requesting them by a flavor.
 
 A scheduler asks where they are, and a claim takes them. Both get the same
-answer from ``select``; the claim's counts, since it holds the host's lock.
+answer from ``select``; the claim's counts, since it holds the host's lock and
+knows the guest's NUMA nodes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -208,8 +210,12 @@ def _find_host(session: orm.Session, request: scheduling_obj.ExactRequest,
     check_flavor(session, request.flavor_classes)
     host, found = locate(session, names)
     loaded = capacity.load_host(session, host.id)
-    select(loaded.groups, found, held(
-        loaded.rows.assignments, request.instance_uuid))
+    own = held(loaded.rows.assignments, request.instance_uuid)
+    selected = select(loaded.groups, found, own)
+    # What the instance has is not available, and only its claim knows better.
+    if not own.intersection(found):
+        allocate.allocate(selected.offers, request_mod.Request(
+            demands=selected.demands, topology=request.topology), {})
     return scheduling_obj.ExactHost(host=host.name, node_uuid=host.node_uuid)
 
 

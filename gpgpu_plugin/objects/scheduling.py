@@ -226,12 +226,14 @@ class ExactRequest:
     :ivar devices: names, as domain.allocation.exact reads them
     :ivar flavor_classes: resource classes of its flavor that may be the
         plugin's
+    :ivar topology: that its flavor demands of them
     """
 
     instance_uuid: str
     project_id: str | None
     devices: tuple[str, ...]
     flavor_classes: tuple[str, ...] = ()
+    topology: request_mod.Topology = request_mod.Topology.ANY
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

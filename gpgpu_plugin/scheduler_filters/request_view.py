@@ -193,4 +193,5 @@ def read_exact(spec_obj: nova_types.RequestSpec,
         devices=tuple(map(str, exact.of_hint(
             spec_obj.get_scheduler_hint(exact.HINT)))),
         flavor_classes=tuple(
-            demand.resource_class for demand in request.demands))
+            demand.resource_class for demand in request.demands),
+        topology=request.topology)

@@ -39,9 +39,9 @@ class ExactCase(base.ConductorTestCase):
             exact_projects=projects)
 
     def find(self, *numbers, projects=('p1',), devices=None, classes=(),
-             instance='i1', project='p1'):
+             instance='i1', project='p1', topology=request.Topology.ANY):
         return exact_devices.find(self.db, scheduling.ExactRequest(
-            instance_uuid=instance, project_id=project,
+            instance_uuid=instance, project_id=project, topology=topology,
             devices=devices or self.named(*numbers), flavor_classes=classes),
             projects)
 
@@ -132,6 +132,15 @@ class FindTest(ExactCase):
         found = self.find(*numbers, **kwargs)
         self.assertEqual(('', reason), (found.host, found.refusal.reason))
         return found.refusal.detail
+
+    def test_topology_of_the_flavor_counts(self):
+        same_numa = request.Topology.SAME_NUMA
+        self.refused('topology_same_numa', 0, 7, topology=same_numa)
+        self.assertEqual('h1', self.find(0, 1, topology=same_numa).host)
+        self.assertEqual('h1', self.find(0, 7).host)
+        # What it has it may keep, as the claim decides.
+        self.boot(8)
+        self.assertEqual('h1', self.find(0, 7, topology=same_numa).host)
 
     def test_refusals(self):
         self.report_second_host()

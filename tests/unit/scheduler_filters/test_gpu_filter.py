@@ -129,11 +129,12 @@ class GpuFilterTest(base.BaseTestCase):
     def test_host_of_named_devices_passes(self):
         passed, sent, [named] = self.exact(
             scheduling.ExactHost(host='gpu1', node_uuid='h2'),
-            resources__CUSTOM_FPGA='1')
+            resources__CUSTOM_FPGA='1', gpgpu__topology='same_numa')
         self.assertEqual((['h2'], []), (passed, sent))
         self.assertEqual(
-            ('p1', ('gpu1 0000:3b:00.0',), ('CUSTOM_FPGA',)),
-            (named.project_id, named.devices, named.flavor_classes))
+            ('p1', ('gpu1 0000:3b:00.0',), ('CUSTOM_FPGA',), 'same_numa'),
+            (named.project_id, named.devices, named.flavor_classes,
+             named.topology))
 
     def test_refused_names_are_recorded_at_once(self):
         for answer, hint, reason in (
