@@ -40,7 +40,11 @@ ISOLATED_AGGREGATE = 'isolated_aggregate'
 alone."""
 
 _NUMBERED = 'hw:numa_nodes'
-_HAS_TOPOLOGY = ('hw:mem_page_size', 'hw:cpu_policy', 'hw:cpu_realtime')
+_POLICY = 'hw:cpu_policy'
+_HAS_TOPOLOGY = ('hw:mem_page_size', 'hw:cpu_realtime')
+_OF_IMAGE = {_NUMBERED: 'hw_numa_nodes', _POLICY: 'hw_cpu_policy'}
+"""Properties of an image that count where the flavor has no such extra spec
+(nova.virt.hardware)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,6 +200,8 @@ def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],
     :raises Invalid: their properties are no request
     """
     specs: Mapping[str, str] = flavor['extra_specs']
+    hardware = {spec: image[name] for spec, name in _OF_IMAGE.items()
+                if name in image} | {**specs}
     traits = {key: value for key, value in image.items()
               if key.startswith('trait:')}
     if any(key.startswith(('resources', 'trait'))
@@ -206,7 +212,7 @@ def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],
     return Asked(
         request=request_mod.from_extra_specs(
             specs, image.get(request_mod.PCI_NUMA_POLICY_PROPERTY)),
-        guest_nodes=_guest_nodes(specs), remarks=remarks,
+        guest_nodes=_guest_nodes(hardware), remarks=remarks,
         vcpus=flavor['vcpus'], ram=flavor['ram'],
         needs=placement_rules.needs(
             vcpus=flavor['vcpus'], ram=flavor['ram'],
@@ -216,7 +222,7 @@ def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],
                 ephemeral=flavor.get('OS-FLV-EXT-DATA:ephemeral',
                                      flavor.get('ephemeral', 0)),
                 swap=flavor.get('swap') or 0),
-            extra_specs={**specs, **traits}))
+            extra_specs={**hardware, **traits}))
 
 
 def _guest_nodes(specs: Mapping[str, str]) -> int | None:
@@ -227,7 +233,9 @@ def _guest_nodes(specs: Mapping[str, str]) -> int | None:
     number = specs.get(_NUMBERED)
     if number is not None and number.isdecimal():
         return int(number)
-    return 1 if any(key in specs for key in _HAS_TOPOLOGY) else None
+    has_own_cpus = specs.get(_POLICY, 'shared') != 'shared'
+    return 1 if has_own_cpus or any(
+        key in specs for key in _HAS_TOPOLOGY) else None
 
 
 def _of_server(server: Mapping[str, typing.Any]) -> str:

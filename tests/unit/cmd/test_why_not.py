@@ -18,6 +18,7 @@ import uuid
 import fixtures
 
 from gpgpu_plugin.cmd import why_not
+from gpgpu_plugin.cmd import why_not_cloud
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.objects import why_not as objects
@@ -356,11 +357,28 @@ class WhyNotTest(base.CommandTestCase):
         near = {**FLAVOR['extra_specs'], 'gpgpu:numa_policy': 'required'}
         for specs, reason in (({}, 'numa_policy_required'),
                               ({'hw:numa_nodes': '2'}, None),
-                              ({'hw:mem_page_size': 'large'}, None)):
+                              ({'hw:mem_page_size': 'large'}, None),
+                              ({'hw:cpu_policy': 'dedicated'}, None),
+                              ({'hw:cpu_policy': 'shared'},
+                               'numa_policy_required')):
             self.answers['/flavors/detail'] = {'flavors': [
                 {**FLAVOR, 'extra_specs': near | specs}]}
             rows, _ = self.rows('--flavor', 'gpu.2')
             self.assertEqual(reason, rows[0][2], specs)
+
+    def test_numa_topology_and_cpus_may_be_of_the_image(self):
+        for specs, properties, nodes, cpus in (
+                ({}, {}, None, 'VCPU'),
+                ({}, {'hw_numa_nodes': '2'}, 2, 'VCPU'),
+                ({}, {'hw_cpu_policy': 'dedicated'}, 1, 'PCPU'),
+                ({'hw:cpu_policy': 'shared'}, {'hw_cpu_policy': 'dedicated'},
+                 None, 'VCPU')):
+            asked = why_not_cloud._asked(
+                {**FLAVOR, 'extra_specs': specs}, properties, ())
+            self.assertEqual(
+                (nodes, {cpus}),
+                (asked.guest_nodes,
+                 set(asked.needs.resources) & {'VCPU', 'PCPU'}), properties)
 
 
 class WordsTest(base.base.BaseTestCase):
