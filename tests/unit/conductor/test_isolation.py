@@ -44,10 +44,10 @@ class FakeCloud:
     :ivar unplaced: hosts of which Nova does not tell Placement
     :ivar silent: compute nodes of which Placement says nothing
 
-    :param node_uuid: returns the node of a host
+    :param node_uuid: returns the node of a host; default its name
     """
 
-    def __init__(self, node_uuid):
+    def __init__(self, node_uuid=str):
         self.node_uuid = node_uuid
         self.placed_nodes = set()
         self.unplaced = set()
