@@ -489,7 +489,7 @@ class PolicyTest(ChangeCase):
         return [f'h{number}' for number, (old, new) in enumerate(
             zip(before, self.generations(), strict=True), 1) if old != new]
 
-    def test_schedulers_are_told_of_another_policy(self):
+    def test_schedulers_get_another_policy_at_once(self):
         everywhere = [f'h{number}' for number in range(1, 6)]
         self.assertEqual([], self.changed(self.set_, 'h2', 'depth_first'))
         self.assertEqual(['h3'], self.changed(
