@@ -191,15 +191,20 @@ class Isolation:
     def _place(self, hosts: Sequence[gpu_host.GPUHost],
                aggregate: isolation_cloud.Aggregate,
                moving: Collection[str]) -> None:
-        """Have Placement know those members that do not move."""
+        """Have Placement agree with Nova about the hosts that do not move."""
         placed = self._cloud.placed(aggregate)
         for host in hosts:
             is_member = host.name in aggregate.hosts
             if (host.name not in moving and not self._stopping.is_set()
-                    and is_member != (host.node_uuid in placed)):
-                self._do(host.name, 'Placement', functools.partial(
-                    self._cloud.place, aggregate, host.node_uuid,
-                    is_member=is_member))
+                    and is_member != (host.node_uuid in placed)
+                    and self._do(host.name, 'Placement', functools.partial(
+                        self._cloud.place, aggregate, host.node_uuid,
+                        is_member=is_member))):
+                LOG.info(
+                    'Corrected in Placement that %(host)s is %(place)s '
+                    'aggregate %(aggregate)s, as Nova has it',
+                    {'host': host.name, 'aggregate': self._name,
+                     'place': 'in' if is_member else 'not in'})
 
     def _right_until(self, hosts: Sequence[gpu_host.GPUHost],
                      aggregate: isolation_cloud.Aggregate) -> float:

@@ -130,8 +130,9 @@ class Scarcity:
         self._units += sign * sum(host.free)
         if not host.free or host.free[-1] < host_mod.WHOLE:
             return
-        self._capacity = [count + sign * more for count, more in
-                       zip(self._capacity, self.capacity(host), strict=True)]
+        self._capacity = [
+            count + sign * more for count, more in
+            zip(self._capacity, self.capacity(host), strict=True)]
 
     def prices(self) -> list[float]:
         """Return the GPUs that the loss of one request of a class costs."""

@@ -204,6 +204,8 @@ class AlwaysTest(IsolationTestCase):
         self.cloud.silent.clear()
         self.assertEqual(['find', place[1]], self.run_once())
         self.assertEqual({base.NODE, second}, self.cloud.placed_nodes)
+        self.assertEqual(1, self.log.output.count(
+            'INFO Corrected in Placement that h2 is in aggregate gpus'))
         self.assertEqual(1, self.log.output.count('(h2) are updated again'))
         self.assertEqual(['find'], self.run_once())
         self.run_once()
@@ -218,6 +220,7 @@ class AlwaysTest(IsolationTestCase):
         self.assertIn('remove h1', self.run_once())
         self.assertIn(f'place {base.NODE} False', self.run_once())
         self.assertEqual(set(), self.cloud.placed_nodes)
+        self.assertIn('h1 is not in aggregate gpus', self.log.output)
 
     def test_nothing_moves_while_placement_does_not_answer(self):
         self.cloud.placed = mock.Mock(
