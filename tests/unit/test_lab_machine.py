@@ -53,27 +53,50 @@ class HangTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.output = pathlib.Path(
-            self.useFixture(fixtures.TempDir()).path, 'stdout')
+        self.folder = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path)
+        self.limits(60, 60)
+
+    def limits(self, silence, beat):
+        for name, value in (('SILENCE', silence), ('BEAT_TIMEOUT', beat)):
+            self.useFixture(fixtures.MockPatchObject(machine, name, value))
 
     def wait_for(self, script):
         """Return the exit code of a script instead of QEMU."""
         with subprocess.Popen(
-                ['bash', '-c', script, 'qemu', self.output]) as process:
+                ['bash', '-c', script], cwd=self.folder) as process:
             try:
-                return machine.wait_for(process, [self.output])
+                return machine.wait_for(
+                    process, [self.folder / 'stdout'],
+                    [self.folder / name for name in machine.BEATS])
             finally:
                 process.kill()
 
     def test_guest_that_writes_nothing_is_ended(self):
-        self.useFixture(fixtures.MockPatchObject(machine, 'SILENCE', 0))
+        self.limits(0, 60)
         exc = self.assertRaises(
             machine.EmulatorCrashed, self.wait_for, 'exec sleep 600')
         self.assertIn('wrote nothing', str(exc))
 
     def test_guest_that_writes_is_not_ended(self):
-        self.useFixture(fixtures.MockPatchObject(machine, 'SILENCE', 60))
-        self.assertEqual(3, self.wait_for('echo . >"$1"; sleep 2; exit 3'))
+        self.assertEqual(3, self.wait_for('echo . >stdout; sleep 2; exit 3'))
+
+    def test_guest_that_boots_gives_no_beat_yet(self):
+        self.limits(60, 0)
+        self.assertEqual(3, self.wait_for('echo . >stdout; sleep 3; exit 3'))
+
+    def test_guest_with_one_hung_vcpu_is_ended(self):
+        self.limits(60, 2)
+        exc = self.assertRaises(
+            machine.EmulatorCrashed, self.wait_for,
+            'while :; do echo | tee -a stdout >>beats-0; sleep 0.1; done')
+        self.assertIn('beats-1 got no beat', str(exc))
+
+    def test_guest_whose_vcpus_beat_is_not_ended(self):
+        self.limits(60, 3)
+        self.assertEqual(3, self.wait_for(
+            'for _ in {1..60}; do echo | tee -a beats-0 >>beats-1; '
+            'sleep 0.1; done; exit 3'))
 
     def test_guest_that_does_not_end_is_ended(self):
         self.useFixture(fixtures.MockPatchObject(machine, 'TIMEOUT', 0))

@@ -44,6 +44,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tests.fixtures import smbios
 
@@ -74,6 +75,12 @@ TIMEOUT = 1800
 # After so many seconds without output it is ended. No test takes a fifth of it
 # on a quiet machine.
 SILENCE = 900
+# Each vCPU of the guest writes a beat every BEAT seconds (guest_init.bash). If
+# one of them is silent for BEAT_TIMEOUT seconds, the machine is ended: a hung
+# vCPU keeps a core of this machine busy, and does not end by itself.
+BEAT_TIMEOUT = 180
+BEAT = 5
+BEATS = ('beats-0', 'beats-1')
 # QEMU 7.2 itself crashes now and then when a vCPU uses a mapping that another
 # one just changes, and a guest whose own KVM runs may hang: of what ran in it,
 # that says nothing.
@@ -344,11 +351,12 @@ def _run_once(commands: list[list[str]]) -> int:
 def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
           ram: pathlib.Path, command: list[str],
           rom: pathlib.Path | None) -> int:
+    (out / 'beat').write_text(f'{BEAT}\n')
     (out / 'command').write_text(
         f'cd {shlex.quote(str(pathlib.Path.cwd()))}\n'
         f'{shlex.join(command)}\n')
     output, rc = out / 'stdout', out / 'rc'
-    for path in (output, rc):
+    for path in (output, rc, *_beats(out)):
         path.unlink(missing_ok=True)
     began = time.monotonic()
     try:
@@ -397,32 +405,64 @@ def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
         '-device', 'virtio-blk-pci,drive=d0', *devices(rom)]
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
         try:
-            return wait_for(process, (out / 'stdout', folder / 'console'))
+            return wait_for(process, (out / 'stdout', folder / 'console'),
+                            _beats(out))
         finally:
             process.kill()
 
 
+def _beats(out: pathlib.Path) -> list[pathlib.Path]:
+    return [out / name for name in BEATS]
+
+
+class _Changes:
+    """Times at which files last changed their size.
+
+    :ivar at: times of time.monotonic(), by path; files that do not exist are
+        not among them
+    """
+
+    def __init__(self, paths: Iterable[pathlib.Path]) -> None:
+        self._paths = tuple(paths)
+        self._sizes: dict[pathlib.Path, int] = {}
+        self.at: dict[pathlib.Path, float] = {}
+
+    def update(self, now: float) -> None:
+        for path in self._paths:
+            if path.exists() and self._sizes.get(path) != (
+                    size := path.stat().st_size):
+                self._sizes[path], self.at[path] = size, now
+
+
 def wait_for(process: subprocess.Popen[bytes],
-             outputs: Iterable[pathlib.Path]) -> int:
+             outputs: Iterable[pathlib.Path],
+             beats: Sequence[pathlib.Path]) -> int:
     """Return the exit code of QEMU, which is ended after TIMEOUT.
 
-    :param outputs: files to which the guest writes
-    :raises EmulatorCrashed: it wrote nothing for SILENCE
+    :param outputs: files to which the guest writes what it does
+    :param beats: files to which its vCPUs write while they work, one each
+    :raises EmulatorCrashed: it wrote no output for SILENCE, or one of its
+        vCPUs no beat for BEAT_TIMEOUT
     """
-    began = changed = time.monotonic()
-    sizes: list[int] = []
+    began = time.monotonic()
+    wrote, beat = _Changes(outputs), _Changes(beats)
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(1)
         now = time.monotonic()
-        found = [path.stat().st_size for path in outputs if path.exists()]
-        if found != sizes:
-            sizes, changed = found, now
+        wrote.update(now)
+        beat.update(now)
         if now - began > TIMEOUT:
             process.kill()
-        if now - changed > SILENCE:
+        if now - max(wrote.at.values(), default=began) > SILENCE:
             raise EmulatorCrashed(
                 f'The guest hung: it wrote nothing for {SILENCE} s')
+        # Once it has booted, each of them has to beat.
+        for path in beats if beat.at else ():
+            if now - beat.at.setdefault(path, now) > BEAT_TIMEOUT:
+                raise EmulatorCrashed(
+                    f'The guest hung: {path.name} got no beat for '
+                    f'{BEAT_TIMEOUT} s')
 
 
 if __name__ == '__main__':
