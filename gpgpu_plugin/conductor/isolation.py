@@ -101,7 +101,7 @@ def connect(conf: cfg.ConfigOpts) -> isolation_cloud.Cloud:
 
 
 class Isolation:
-    """Keeper of the aggregate, if ``[gpgpu] isolation_aggregate`` is set.
+    """Keeper of the aggregate ``[gpgpu] isolation_aggregate``.
 
     :param cloud: default the configured one
     :param clock: seconds of a clock that never goes back
@@ -111,7 +111,7 @@ class Isolation:
     def __init__(self, conf: cfg.ConfigOpts, database: api.Database,
                  cloud: isolation_cloud.Cloud | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        self._name: str | None = conf.gpgpu.isolation_aggregate
+        self._name: str = conf.gpgpu.isolation_aggregate
         self._threshold: float | None = conf.gpgpu.isolation_vcpus_per_gpu
         self._db = database
         self._clock = clock
@@ -126,14 +126,12 @@ class Isolation:
         self._began_at = clock()
         self._thread = periodic.Periodic(
             'gpgpu-isolation', INTERVAL, self.run_once)
-        if self._name:
-            self._cloud = cloud or connect(conf)
+        self._cloud = cloud or connect(conf)
 
     def start(self) -> None:
-        """Begin to keep the aggregate, if there is to be one."""
-        if self._name:
-            self._stopping.clear()
-            self._thread.start()
+        """Begin to keep the aggregate."""
+        self._stopping.clear()
+        self._thread.start()
 
     def stop(self) -> None:
         """End the thread after the call under way."""
@@ -236,7 +234,6 @@ class Isolation:
 
         :raises Conflict: there is one that is somebody else's
         """
-        assert self._name is not None
         found = self._cloud.find(self._name)
         if found is None:
             found = self._cloud.create(self._name)

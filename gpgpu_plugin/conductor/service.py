@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import gc
 import socket
+import typing
 from collections.abc import Sequence
 
 from oslo_config import cfg
@@ -26,7 +27,6 @@ from gpgpu_plugin.conductor import caller_keys
 from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import choices
 from gpgpu_plugin.conductor import concurrency
-from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
@@ -51,6 +51,9 @@ from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import publisher
 from gpgpu_plugin.rpc import transport as rpc_transport
+
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.conductor import isolation
 
 LOG = logging.getLogger(__name__)
 
@@ -94,7 +97,7 @@ class ConductorService:
         self._leases = leases.LeaseWatch(
             self.database, compute, conf.gpgpu.session_timeout)
         self._variants = variant_worker.VariantWorker(self.database, compute)
-        self._isolation = isolation.Isolation(conf, self.database)
+        self._isolation = self._make_isolation(conf)
         self._refused = refusal_events.RefusalEvents(self.database)
         self._counts = periodic.Periodic(
             'gpgpu-refusals', refusal_events.INTERVAL,
@@ -139,6 +142,15 @@ class ConductorService:
             self._monitoring.counters, limit=conf.gpgpu.notifications_limit,
             period=None if period == 'none' else audit.AuditPeriod(period))
 
+    def _make_isolation(
+            self, conf: cfg.ConfigOpts) -> isolation.Isolation | None:
+        """Return the keeper of the aggregate; None: there is to be none."""
+        if not conf.gpgpu.isolation_aggregate:
+            return None
+        # It imports openstacksdk, which takes half a second of CPU time.
+        from gpgpu_plugin.conductor import isolation  # noqa: PLC0415
+        return isolation.Isolation(conf, self.database)
+
     def _make_server(self, conf: cfg.ConfigOpts,
                      kind: gpgpu_context.CallerKind,
                      endpoints: Sequence[object],
@@ -169,7 +181,8 @@ class ConductorService:
             server.start()
         self._leases.start()
         self._variants.start()
-        self._isolation.start()
+        if self._isolation is not None:
+            self._isolation.start()
         self._counts.start()
         self._mix.start()
         self._moved.start()
@@ -186,7 +199,8 @@ class ConductorService:
         self._leases.stop()
         self._moved.stop()
         self._variants.stop()
-        self._isolation.stop()
+        if self._isolation is not None:
+            self._isolation.stop()
         self._no_candidate.stop()
         for server in self._servers:
             server.stop()

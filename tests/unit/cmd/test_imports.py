@@ -148,3 +148,7 @@ class ImportsTest(base.BaseTestCase):
         self.assertEqual(set(), imported(
             'from gpgpu_plugin.cmd import manage\n'
             'assert manage.run(["--version"]) == 0'))
+
+    def test_conductor_imports_openstacksdk_for_an_aggregate_only(self):
+        self.assertEqual(set(), {'keystoneauth1', 'openstack'} & imported(
+            'from gpgpu_plugin.cmd import conductor\n'))

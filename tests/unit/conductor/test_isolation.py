@@ -331,13 +331,6 @@ class AlwaysTest(IsolationTestCase):
         self.run_once()
         self.assertEqual([('isolate', 'h1')], self.events())
 
-    def test_nothing_is_done_unless_an_aggregate_is_named(self):
-        self.conf.clear_override('isolation_aggregate', 'gpgpu')
-        keeper = isolation.Isolation(self.conf, self.db)
-        keeper.start()
-        self.assertIsNone(keeper._thread._worker)
-        keeper.stop()
-
     def test_cloud_that_nothing_describes_is_refused(self):
         self.conf.set_override('isolation_cloud', 'nowhere', 'gpgpu')
         exc = self.assertRaises(
