@@ -24,8 +24,9 @@ import sys
 from tests.vfio_lab import machine
 
 COMMAND = ['env', 'OS_NOVA_DISABLE_EVENTLET_PATCHING=1', sys.executable,
-           '-u', '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider',
-           '-p', 'no:logging', '-W', 'ignore', 'tests/vfio_lab/chain']
+           '-u', '-m', 'pytest', '--disable-plugin-autoload',
+           '--assert=plain', '-q', '-s', '-p', 'no:cacheprovider', '-p',
+           'no:logging', '-W', 'ignore', 'tests/vfio_lab/chain']
 
 
 def main(runs: int = 1, needed: int = 1) -> int:
