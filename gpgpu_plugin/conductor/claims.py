@@ -19,7 +19,6 @@ there was capacity.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import time
 import uuid
@@ -35,10 +34,10 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
-from gpgpu_plugin.conductor import exact_devices
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import selection
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -47,15 +46,9 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import group as group_rules
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import allocate
-from gpgpu_plugin.domain.allocation import exact
-from gpgpu_plugin.domain.allocation import guest_nodes
-from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
@@ -92,15 +85,16 @@ def claim(db: api.Database, request: objects.ClaimRequest,
             session, host, request, capacity.load_host(session, host.id))
         assigned = _assigned_before(request, loaded.rows.assignments)
         if not assigned:
-            offers = _offers(loaded.groups)
+            offers = selection.offers(loaded.groups)
             if request.exact_devices:
-                selected = _choose_exact(
+                selected = selection.choose_exact(
                     session, host, request, loaded.groups, exact_projects)
             else:
-                demands = _own_demands(session, request, offers)
-                _check_allocation(request, request.request, loaded.groups)
+                demands = selection.own_demands(session, request, offers)
+                selection.check_allocation(
+                    request, request.request, loaded.groups)
                 try:
-                    selected = _choose(request, demands, offers)
+                    selected = selection.choose(request, demands, offers)
                 except exception.ClaimDenied as exc:
                     known.remember(request, host.generation, exc)
                     raise
@@ -133,7 +127,7 @@ def _granted(session: orm.Session, host: models.Host,
             _view(row, host, variants.get(row.device.group_id or 0, ''))
             for row in assigned),
         inventory=inventory.refresh(session, host, groups),
-        numa_nodes=_numa_nodes(request, groups, assigned))
+        numa_nodes=selection.numa_nodes(request, groups, assigned))
 
 
 def _lock_host(session: orm.Session, request: objects.ClaimRequest,
@@ -145,16 +139,10 @@ def _lock_host(session: orm.Session, request: objects.ClaimRequest,
     host = host_db.lock(session, request.host)
     sessions.check(host, origin, reported=False)
     if host is None or (origin is not None and not host.report_number):
-        raise _denied(request, _Reason.HOST_UNKNOWN,
-                      'the host has not reported its devices')
+        raise selection.denied(
+            request, _Reason.HOST_UNKNOWN,
+            'the host has not reported its devices')
     return host
-
-
-def _denied(request: objects.ClaimRequest, reason: request_mod.Reason,
-            detail: str) -> exception.ClaimDenied:
-    return exception.ClaimDenied(
-        instance=request.instance_uuid, host=request.host,
-        reason=str(reason), detail=detail)
 
 
 def _fingerprint(request: objects.ClaimRequest) -> str:
@@ -199,149 +187,17 @@ def _assigned_before(request: objects.ClaimRequest,
     # That of an adopted assignment is not known.
     if found and found[0].request not in (
             assignment_db.UNKNOWN_REQUEST, _fingerprint(request)):
-        raise _denied(
+        raise selection.denied(
             request, _Reason.REQUEST_CHANGED,
             f'the instance has devices on this host that were claimed for '
             f'another request: {found[0].request}')
     return found
 
 
-def _check_allocation(request: objects.ClaimRequest,
-                      demanded: request_mod.Request,
-                      groups: Iterable[capacity.LoadedGroup]) -> None:
-    """Refuse an instance that would have units without devices.
-
-    :param demanded: what the claim is for
-    :raises ClaimDenied: Placement allocated more than the request is for
-    """
-    for group in groups:
-        refusal = request_mod.unrequested(
-            demanded, request.allocated.get(group.value.provider_uuid, {}))
-        if refusal is not None:
-            raise _denied(request, refusal.reason, refusal.detail)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Offer:
-    """One resource class of the host."""
-
-    group: capacity.LoadedGroup
-    type: group_rules.OfferedType
-
-
-def _offers(groups: Iterable[capacity.LoadedGroup]) -> dict[str, _Offer]:
-    return {
-        group.value.resource_class(offered.vgpu_type): _Offer(
-            group=group, type=offered)
-        for group in groups if group.value.devices
-        for offered in group.value.types}
-
-
-def _own_demands(session: orm.Session, request: objects.ClaimRequest,
-                 offers: Mapping[str, _Offer]) -> request_mod.Request:
-    """Return the part of the request that is for the plugin's classes.
-
-    :raises ClaimDenied: such a class has no group on the host, is disabled,
-        or its variant is being changed
-    """
-    demands = []
-    for demand in request.request.demands:
-        name = demand.resource_class
-        if name in offers:
-            refusal = next(offers[name].group.value.refusals(
-                offers[name].type), None)
-            if refusal is not None:
-                raise _denied(request, refusal.reason, refusal.detail)
-            demands.append(demand)
-        elif (naming.is_reserved_class(name)
-                or variant_db.has_class(session, name)):
-            raise _denied(
-                request, _Reason.NO_SUCH_GROUP,
-                f'no GPU of {name} on this host, which has '
-                f'{", ".join(sorted(offers)) or "no group"}')
-    return dataclasses.replace(request.request, demands=tuple(demands))
-
-
-def _choose(request: objects.ClaimRequest, ours: request_mod.Request,
-            offers: Mapping[str, _Offer],
-            ) -> allocate.Selections:
-    if not ours:
-        return {}
-    asked = {demand.resource_class: offers[demand.resource_class]
-             for demand in ours.demands}
-    return _allocate(
-        request, ours,
-        {name: offer.group.value.offer(offer.type)
-         for name, offer in asked.items()},
-        {name: offer.group.value.allocation_policy
-         for name, offer in asked.items()})
-
-
-def _choose_exact(session: orm.Session, host: models.Host,
-                  request: objects.ClaimRequest,
-                  groups: Collection[capacity.LoadedGroup],
-                  projects: Collection[str]) -> allocate.Selections:
-    """Select the devices that the instance names.
-
-    :raises ClaimDenied: its project may not, or one of them is not available
-    """
-    try:
-        exact_devices.check_project(request.project_id, projects)
-        names = exact_devices.parse(request.exact_devices)
-        exact_devices.check_flavor(session, (
-            demand.resource_class for demand in request.request.demands))
-        where, found = exact_devices.locate(session, names)
-        if where.id != host.id:
-            raise exact.refusal(names, _Reason.EXACT_DEVICE_ELSEWHERE,
-                                f'on {where.name}')
-        selected = exact_devices.select(groups, found)
-    except request_mod.Unsatisfiable as exc:
-        raise _denied(request, exc.reason, exc.detail) from None
-    named = dataclasses.replace(request.request, demands=selected.demands)
-    _check_allocation(request, named, groups)
-    return _allocate(request, named, selected.offers, {})
-
-
-def _allocate(request: objects.ClaimRequest, ours: request_mod.Request,
-              offered: Mapping[str, offer_mod.TypeOffer],
-              policies: Mapping[str, request_mod.AllocationPolicy],
-              ) -> allocate.Selections:
-    try:
-        if request.numa_nodes is None:
-            return allocate.allocate(offered, ours, policies)
-        return guest_nodes.allocate_near(
-            offered, ours, policies, _choices(request), _sockets(request))
-    except request_mod.Unsatisfiable as exc:
-        raise _denied(request, exc.reason, exc.detail) from None
-
-
-def _choices(request: objects.ClaimRequest) -> guest_nodes.Choices:
-    return [frozenset(nodes) for nodes in (
-        request.numa_nodes or (), *request.numa_choices)]
-
-
-def _sockets(request: objects.ClaimRequest) -> list[frozenset[int]]:
-    return [frozenset(nodes) for nodes in request.sockets]
-
-
-def _numa_nodes(request: objects.ClaimRequest,
-                groups: Iterable[capacity.LoadedGroup],
-                assigned: Iterable[assignment_db.AssignmentRow],
-                ) -> tuple[int, ...] | None:
-    """Return the guest's nodes for which the devices were selected."""
-    if request.numa_nodes is None or not request.numa_choices:
-        return request.numa_nodes
-    found = {device_id: node for group in groups
-             for device_id, node in group.value.numa_nodes.items()}
-    return tuple(sorted(guest_nodes.nearest(
-        frozenset(found.get(row.device.stable_id) for row in assigned),
-        request.request, _choices(request), _sockets(request))))
-
-
 def _assign(session: orm.Session, host: models.Host,
             request: objects.ClaimRequest,
             selected: allocate.Selections,
-            offers: Mapping[str, _Offer], lease: float,
+            offers: Mapping[str, selection.Offer], lease: float,
             ) -> list[assignment_db.AssignmentRow]:
     units = [(resource_class, unit)
              for resource_class, chosen in sorted(selected.items())

@@ -12,77 +12,41 @@
 """The conductor's RPC endpoint: each method calls one function of a module.
 
 Meaning, results and errors of each method are in rpc.conductor_contract. The
-only decision made here is which hosts to notify: those that a change by an
-operator or a migration concerns.
+only decision made here is which hosts to notify: those that a migration
+concerns. The operators' methods are in operator_calls.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 
 import oslo_messaging
-from oslo_config import cfg
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import authors
-from gpgpu_plugin.conductor import casts
-from gpgpu_plugin.conductor import choices as choices_mod
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import confirmation as confirmation_mod
 from gpgpu_plugin.conductor import exact_devices
-from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import questions
-from gpgpu_plugin.conductor import refusal_events
-from gpgpu_plugin.conductor import refusals
+from gpgpu_plugin.conductor import operator_calls
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
-from gpgpu_plugin.conductor import request_mix
-from gpgpu_plugin.conductor import retirement
-from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.conductor import variant_changes
-from gpgpu_plugin.conductor import what_if
-from gpgpu_plugin.conductor import why_not
-from gpgpu_plugin.conductor import withdrawal
-from gpgpu_plugin.conductor.admin import assignment as assignment_admin
-from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import event as event_admin
-from gpgpu_plugin.conductor.admin import group as group_admin
-from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
-from gpgpu_plugin.conductor.admin import usage as usage_admin
-from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import cleaning as cleaning_rules
-from gpgpu_plugin.domain import ledger
-from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import session as session_obj
-from gpgpu_plugin.objects import usage as usage_obj
-from gpgpu_plugin.objects import what_if as what_if_obj
-from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import arrival
-from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 
@@ -90,56 +54,13 @@ LOG = logging.getLogger(__name__)
 
 _Context = gpgpu_context.RequestContext
 
-_PART = 0.3
-"""Part of its caller's time in which a call applies a variant to hosts."""
-
 
 @contract.serve(conductor_contract.Conductor)
-class ConductorManager(conductor_contract.Conductor):
-    """Version 3.0 of the conductor's API.
-
-    :param wake: has what a call left to do for a variant done at once
-    :param observer: called with the end of each cleaning
-    :param refused: records what is refused; default one of its own
-    :param requests: counts what schedulers are asked for; as ``refused``
-    :param choices: what schedulers chose; as ``refused``
-    """
+class ConductorManager(operator_calls.OperatorCalls,
+                       conductor_contract.Conductor):
+    """Version 3.0 of the conductor's API; see Endpoint for the parameters."""
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
-
-    def __init__(self, conf: cfg.ConfigOpts, db: api.Database,
-                 compute_api: compute_api.ComputeAPI,
-                 wake: Callable[[], None] = lambda: None,
-                 refused: refusal_events.RefusalEvents | None = None,
-                 requests: request_mix.Requests | None = None,
-                 observer: Callable[[cleaning.Ended], None] = (
-                     lambda ended: None),
-                 choices: choices_mod.Choices | None = None) -> None:
-        self._conf = conf
-        self._silent_after: float = conf.gpgpu.session_timeout
-        self._db = db
-        self._wake = wake
-        self._observer = observer
-        self._compute_api = compute_api
-        self._questions = questions.Questions(db, compute_api)
-        self._feed = scheduler_feed.SchedulerFeed(db)
-        self._refusals = refusals.Refusals()
-        self._refused = refused or refusal_events.RefusalEvents(db)
-        self._requests = requests or request_mix.Requests(db)
-        self._choices = choices or choices_mod.Choices()
-
-    def _by_host(self, ctxt: _Context, host: str) -> api.Database:
-        return self._db.by(authors.of_host(ctxt, host))
-
-    def _by_operator(self, ctxt: _Context) -> api.Database:
-        return self._db.by(authors.of_operator(ctxt))
-
-    def _refresh(self, ctxt: _Context, hosts: Iterable[str]) -> None:
-        for host in hosts:
-            casts.notify(self._compute_api.refresh, ctxt, host)
-
-    def _tell(self, ctxt: _Context, host: str) -> None:
-        casts.notify(self._compute_api.assignments_changed, ctxt, host)
 
     # -- compute hosts ------------------------------------------------------
 
@@ -296,6 +217,10 @@ class ConductorManager(conductor_contract.Conductor):
                usages: Sequence[claim_obj.Usage]) -> None:
         self._questions.answer(host, question, usages)
 
+    def examined(self, ctxt: _Context, *, host: str, question: str,
+                 drifts: Sequence[drift.Drift]) -> None:
+        self._questions.examined(host, question, drifts)
+
     # -- schedulers ---------------------------------------------------------
 
     def changes_since(
@@ -324,278 +249,3 @@ class ConductorManager(conductor_contract.Conductor):
                    ) -> scheduling_obj.ExactHost:
         return exact_devices.find(
             self._db, request, self._conf.gpgpu.exact_device_projects)
-
-    # -- operators ----------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _variant_caller(self, ctxt: _Context, method: str,
-                        name: str) -> Iterator[variant_changes.Caller]:
-        """Return the context of a call that changes a variant."""
-        wanted = ctxt.wanted or self._conf.gpgpu.rpc_timeout
-        try:
-            yield variant_changes.Caller(
-                check_wanted=functools.partial(
-                    arrival.check_wanted, method, f'variant {name}', wanted),
-                is_over=lambda: arrival.seconds() > wanted * _PART,
-                tell=functools.partial(self._refresh, ctxt))
-        finally:
-            self._wake()
-
-    def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
-                       ) -> admin.VariantInfo:
-        with self._variant_caller(
-                ctxt, 'variant_create', variant.name) as caller:
-            return variant_admin.create(
-                self._by_operator(ctxt), variant, caller)
-
-    def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
-        return variant_admin.list_all(self._db)
-
-    def variant_show(self, ctxt: _Context, *, name: str,
-                     ) -> admin.VariantInfo:
-        return variant_admin.show(self._db, name)
-
-    def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
-                    before: admin.VariantInfo | None) -> admin.VariantInfo:
-        with self._variant_caller(
-                ctxt, 'variant_set', variant.name) as caller:
-            return variant_admin.set_(
-                self._by_operator(ctxt), variant, caller, before)
-
-    def variant_delete(self, ctxt: _Context, *, name: str) -> None:
-        with self._variant_caller(ctxt, 'variant_delete', name) as caller:
-            variant_admin.delete(self._by_operator(ctxt), name, caller)
-
-    def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None, only_enabled: bool, limit: int,
-                       marker: str | None,
-                       ) -> tuple[admin.VGPUTypeInfo, ...]:
-        return vgpu_type_admin.list_all(
-            self._db, host, variant, limit, marker,
-            only_enabled=only_enabled, silent_after=self._silent_after)
-
-    def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
-                      host: str | None, enabled: bool,
-                      ) -> tuple[admin.VGPUTypeInfo, ...]:
-        with self._variant_caller(ctxt, 'vgpu_type_set', variant) as caller:
-            return vgpu_type_admin.set_enabled(
-                self._by_operator(ctxt), variant, vgpu_type, host,
-                enabled=enabled, caller=caller)
-
-    def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
-                  ) -> tuple[admin.HostInfo, ...]:
-        return host_admin.list_all(
-            self._db, limit, marker, silent_after=self._silent_after)
-
-    def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
-        return host_admin.show(
-            self._db, host, silent_after=self._silent_after)
-
-    def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
-        if not force:
-            host_admin.check_not_running(
-                self._db, host,
-                lambda: self._questions.is_answered(ctxt, host))
-        host_admin.delete(self._by_operator(ctxt), host, force=force)
-        # A nova-compute that runs despite --force reports its host again.
-        self._refresh(ctxt, [host])
-
-    def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
-                   ) -> admin.HostInfo:
-        changed = host_admin.drain(
-            self._by_operator(ctxt), host, draining=draining)
-        self._refresh(ctxt, [host])
-        return changed
-
-    def host_takeover(self, ctxt: _Context, *, host: str) -> None:
-        sessions.allow_takeover(self._by_operator(ctxt), host)
-
-    def group_list(self, ctxt: _Context, *, host: str | None,
-                   variant: str | None, limit: int, marker: str | None,
-                   ) -> tuple[admin.GroupInfo, ...]:
-        return group_admin.list_all(
-            self._db, host, variant, limit, marker,
-            silent_after=self._silent_after)
-
-    def group_set(self, ctxt: _Context, *, host: str | None, variant: str,
-                  allocation_policy: str | None,
-                  ) -> tuple[admin.GroupInfo, ...]:
-        with self._variant_caller(ctxt, 'group_set', variant) as caller:
-            return group_admin.set_(
-                self._by_operator(ctxt), host, variant, allocation_policy,
-                caller)
-
-    def group_links_set(self, ctxt: _Context, *, host: str, variant: str,
-                        link_partitions: str | None,
-                        ) -> tuple[admin.GroupInfo, ...]:
-        with self._variant_caller(
-                ctxt, 'group_links_set', variant) as caller:
-            return group_admin.set_links(
-                self._by_operator(ctxt), host, variant, link_partitions,
-                caller.check_wanted)
-
-    def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
-        return functools.partial(self._questions.usage, ctxt)
-
-    def assignment_list(self, ctxt: _Context, *, host: str | None,
-                        instance: str | None, limit: int, marker: str | None,
-                        ) -> tuple[admin.AssignmentInfo, ...]:
-        return assignment_admin.list_all(
-            self._db, self._usage(ctxt), host, instance, limit, marker)
-
-    def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
-                       force: bool, actor: str,
-                       ) -> tuple[admin.AssignmentInfo, ...]:
-        ended = assignment_admin.end(
-            self._by_operator(ctxt), self._usage(ctxt), assignments,
-            force=force, actor=authors.signed(ctxt, actor))
-        for host in {assignment.host for assignment in ended}:
-            self._tell(ctxt, host)
-        return ended
-
-    def device_list(self, ctxt: _Context, *, host: str | None,
-                    variant: str | None, state: str | None,
-                    used_by: str | None, project: str | None, type: str | None,
-                    vgpu_type: str | None, health: str | None,
-                    include_retired: bool, limit: int, marker: str | None,
-                    faulty: bool = False,
-                    ) -> tuple[admin.DeviceInfo, ...]:
-        return device_admin.list_all(
-            self._db, host=host, variant=variant, state=state,
-            used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
-            health=health, faulty=faulty, include_retired=include_retired,
-            limit=limit, marker=marker, silent_after=self._silent_after)
-
-    def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
-        return device_admin.show(
-            self._db, device, silent_after=self._silent_after)
-
-    def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
-                   ) -> admin.DeviceInfo:
-        changed = device_admin.set_(
-            self._by_operator(ctxt), device, enabled=enabled)
-        self._refresh(ctxt, [changed.host])
-        return changed
-
-    def device_release(self, ctxt: _Context, *, device: str, actor: str,
-                       ) -> admin.DeviceInfo:
-        cleaning.operator_release(
-            self._by_operator(ctxt), device, authors.signed(ctxt, actor))
-        return self._changed(ctxt, device)
-
-    def device_quarantine(self, ctxt: _Context, *, device: str, reason: str,
-                          ) -> admin.DeviceInfo:
-        withdrawal.quarantine(self._by_operator(ctxt), device, reason,
-                              authors.operator(ctxt))
-        return self._changed(ctxt, device)
-
-    def device_clean(self, ctxt: _Context, *, device: str,
-                     ) -> admin.DeviceInfo:
-        withdrawal.clean(self._by_operator(ctxt), device,
-                         authors.operator(ctxt))
-        return self._changed(ctxt, device)
-
-    def device_retire(self, ctxt: _Context, *, device: str,
-                      reason: str | None) -> admin.DeviceInfo:
-        retirement.retire(self._by_operator(ctxt), device, reason)
-        return self._changed(ctxt, device)
-
-    def device_replace(self, ctxt: _Context, *, device: str,
-                       ) -> admin.DeviceInfo:
-        return self._changed(ctxt, retirement.replace(
-            self._by_operator(ctxt), device, authors.operator(ctxt)))
-
-    def _changed(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
-        """Return a device whose host must learn what was done to it."""
-        shown = device_admin.show(self._db, device)
-        self._refresh(ctxt, [shown.host])
-        return shown
-
-    def device_history(self, ctxt: _Context, *, device: str, limit: int,
-                       marker: str | None) -> tuple[ledger.Record, ...]:
-        return ledger_admin.list_all(self._db, device, limit, marker)
-
-    def device_ledger_head(self, ctxt: _Context, *,
-                           device: str) -> ledger.Head:
-        return ledger_admin.head(self._db, device)
-
-    def usage_list(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
-                   limit: int, marker: str | None,
-                   ) -> tuple[usage_obj.UsageInfo, ...]:
-        return usage_admin.list_all(self._db, query, limit, marker)
-
-    def usage_summary(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
-                      by: Sequence[str], limit: int, marker: str | None,
-                      ) -> tuple[usage_obj.UsageSum, ...]:
-        return usage_admin.summary(self._db, query, by, limit, marker)
-
-    def usage_unexported(self, ctxt: _Context, *, limit: int,
-                         marker: str | None,
-                         ) -> tuple[usage_obj.UsageInfo, ...]:
-        return usage_admin.unexported(self._db, limit, marker)
-
-    def usage_mark_exported(self, ctxt: _Context, *, usages: Sequence[str],
-                            ) -> int:
-        return usage_admin.mark_exported(self._db, usages)
-
-    def event_list(self, ctxt: _Context, *, wanted: event_obj.EventFilter,
-                   oldest_first: bool, limit: int, marker: str | None,
-                   ) -> tuple[event_obj.EventInfo, ...]:
-        return event_admin.list_all(
-            self._db, wanted, oldest_first=oldest_first, limit=limit,
-            marker=marker)
-
-    def why_not(self, ctxt: _Context, *, request: request_mod.Request,
-                guest_nodes: int | None, host: str | None, limit: int,
-                marker: str | None) -> tuple[why_not_obj.HostAnswer, ...]:
-        return why_not.page(
-            self._db, request, guest_nodes, host, limit, marker,
-            silent_after=self._silent_after)
-
-    def scheduler_view(self, ctxt: _Context, *, marker: int | None,
-                       ) -> scheduling_obj.Changes:
-        return dataclasses.replace(
-            self._feed.changes_since(0, (), marker),
-            mix=self._requests.newer(0))
-
-    def what_if_leaving(self, ctxt: _Context, *, hosts: Sequence[str],
-                        ) -> tuple[what_if_obj.Leaving, ...]:
-        return what_if.leaving(self._db, hosts)
-
-    def what_if_drain(self, ctxt: _Context, *,
-                      question: what_if_obj.DrainQuestion,
-                      ) -> what_if_obj.DrainAnswer:
-        return what_if.drain(
-            self._db, question, silent_after=self._silent_after,
-            seconds=self._conf.gpgpu.rpc_timeout / 3)
-
-    # -- doctor -------------------------------------------------------------
-
-    def examine_database(self, ctxt: _Context, *, host: str | None,
-                         limit: int, marker: str | None,
-                         ) -> tuple[view.HostRecord, ...]:
-        return examination.page(self._db, host, limit, marker)
-
-    def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
-        return examination.cloud(self._db)
-
-    def examine_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
-                      ) -> tuple[view.HostAnswer, ...]:
-        return self._questions.drifts(ctxt, hosts)
-
-    def repair_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
-                     repairs: Sequence[drift.Repair],
-                     ) -> tuple[view.HostAnswer, ...]:
-        return self._questions.drifts(ctxt, hosts, repairs)
-
-    def repair_database(self, ctxt: _Context, *, found: drift.Drift,
-                        actor: str) -> bool:
-        repaired = examination.repair(
-            self._by_operator(ctxt), found, authors.signed(ctxt, actor))
-        if repaired and found.host is not None:
-            self._refresh(ctxt, [found.host])
-        return repaired
-
-    def examined(self, ctxt: _Context, *, host: str, question: str,
-                 drifts: Sequence[drift.Drift]) -> None:
-        self._questions.examined(host, question, drifts)

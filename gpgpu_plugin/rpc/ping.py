@@ -32,7 +32,7 @@ from oslo_config import cfg
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import version
 from gpgpu_plugin.rpc import caller
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -81,7 +81,7 @@ def ping(conf: cfg.ConfigOpts,
     :raises ConfigInvalid: calls are signed, and operators have no key here
     """
     topic = rpc_transport.conductor_topic(conf, _OPERATOR)
-    signing = conductor_api.signing(conf, _OPERATOR, topic)
+    signing = conductor_client.signing(conf, _OPERATOR, topic)
     transport = transport or rpc_transport.get_transport(conf)
     collector = _Collector(str(uuid.uuid4()))
     server = rpc_transport.server(

@@ -21,7 +21,7 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import operator_calls
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import outbox
@@ -222,7 +222,7 @@ class ServeTest(base.BaseTestCase):
             ended.append('call')
             return ()
         self.useFixture(fixtures.MockPatchObject(
-            manager.host_admin, 'list_all', host_list))
+            operator_calls.host_admin, 'list_all', host_list))
         stop = server._servers[-1].stop
 
         def stop_accepting():

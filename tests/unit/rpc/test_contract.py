@@ -73,8 +73,8 @@ class ContractsTest(base.BaseTestCase):
         for served, endpoint in CONTRACTS.items():
             self.assertEqual(
                 set(contract.methods(served)),
-                {name for name, member in vars(endpoint).items()
-                 if inspect.isfunction(member) and name[0] != '_'})
+                {name for name, _ in inspect.getmembers(
+                    endpoint, inspect.isfunction) if name[0] != '_'})
 
 
 class _Echo(typing.Protocol):

@@ -1,0 +1,161 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""How calls reach a conductor: topics, time limits and signatures."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable
+
+import oslo_messaging
+from oslo_config import cfg
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import caller as caller_mod
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import transport as rpc_transport
+
+_Context = gpgpu_context.RequestContext
+_Conductor = conductor_contract.Conductor
+_Result = typing.TypeVar('_Result')
+_Arguments = typing.ParamSpec('_Arguments')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Channel:
+    client: rpc_transport.RPCClient
+    signing: contract.Signing | None
+
+
+def signing(conf: cfg.ConfigOpts, kind: gpgpu_context.CallerKind, topic: str,
+            name: str | None = None) -> contract.Signing | None:
+    """Return how this process signs calls as a kind of caller, if it does.
+
+    :param name: of the caller, if it is a host
+    :raises ConfigInvalid: it has no key
+    """
+    if not key_files.is_required(conf):
+        return None
+    return contract.Signing(topic=topic, signer=key_files.of_caller(
+        conf, kind,
+        name if kind is gpgpu_context.CallerKind.HOST else None))
+
+
+class ConductorClient:
+    """Way to any live conductor.
+
+    Every method raises ConductorUnavailable if no conductor answers in time.
+
+    :param timeout: seconds; default ``[gpgpu] rpc_timeout``
+    :param caller: None: each call is that of a kind of caller that may make
+        it, for a process that is several of them
+    :param name: of the caller, for events: of a host that of its service
+    :raises ConfigInvalid: calls are signed, and the caller has no key
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts,
+                 transport: rpc_transport.Transport | None = None,
+                 timeout: float | None = None,
+                 caller: gpgpu_context.CallerKind | None = None,
+                 name: str | None = None) -> None:
+        self._timeout: float = timeout or conf.gpgpu.rpc_timeout
+        self._conf = conf
+        self._transport = transport or rpc_transport.get_transport(conf)
+        self._caller = caller
+        self._name = name
+        self._channels: dict[gpgpu_context.CallerKind, _Channel] = {}
+        if caller is not None:
+            # A key that is missing is found now, not by the first call.
+            self._channel(caller)
+        self._probed = False
+
+    def _call(
+        self,
+        method: Callable[
+            typing.Concatenate[_Conductor, _Context, _Arguments], _Result],
+        ctxt: _Context,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        return self._call_within(
+            self._timeout, method, ctxt, *args, **kwargs)
+
+    def _call_within(
+        self,
+        timeout: float,
+        method: Callable[
+            typing.Concatenate[_Conductor, _Context, _Arguments], _Result],
+        ctxt: _Context,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        self._probe()
+        channel = self._channel_of(method)
+        client = contract.Client(channel.client, timeout, channel.signing)
+        try:
+            return client.call(
+                method, ctxt.of_actor(self._name), *args, **kwargs)
+        except (oslo_messaging.MessagingTimeout,
+                oslo_messaging.MessageDeliveryFailure):
+            raise exception.ConductorUnavailable(
+                method=method.__name__, timeout=timeout) from None
+
+    def _cast_to_all(
+        self,
+        method: Callable[
+            typing.Concatenate[_Conductor, _Context, _Arguments], None],
+        ctxt: _Context,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> None:
+        """Send a message to every conductor, and wait for none."""
+        self._probe()
+        channel = self._channel_of(method)
+        try:
+            contract.Client(
+                channel.client.prepare(fanout=True),
+                signing=channel.signing).cast(
+                method, ctxt.of_actor(self._name), *args, **kwargs)
+        except oslo_messaging.MessageDeliveryFailure:
+            raise exception.ConductorUnavailable(
+                method=method.__name__, timeout=self._timeout) from None
+
+    def _channel_of(self, method: Callable[..., object]) -> _Channel:
+        kinds = list(caller_mod.rules(method))
+        return self._channel(
+            kinds[0] if self._caller is None or self._caller not in kinds
+            else self._caller)
+
+    def _channel(self, kind: gpgpu_context.CallerKind) -> _Channel:
+        """Return the way by which a kind of caller calls.
+
+        :raises ConfigInvalid: calls are signed, and there is no key
+        """
+        found = self._channels.get(kind)
+        if found is None:
+            topic = rpc_transport.conductor_topic(self._conf, kind)
+            found = self._channels[kind] = _Channel(
+                client=rpc_transport.client(
+                    self._transport, topic, conductor_contract.VERSION),
+                signing=signing(self._conf, kind, topic, self._name))
+        return found
+
+    def _probe(self) -> None:
+        # Only before the first call, which creates the queue for replies;
+        # the queue reconnects to a broker by itself.
+        if not self._probed:
+            rpc_transport.probe(self._conf, self._transport)
+            self._probed = True
