@@ -30,6 +30,9 @@ from openstack import exceptions as sdk_exceptions
 ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 """Errors of a cloud that does not answer, or refuses."""
 
+JSON = typing.Any
+"""What a service answered."""
+
 PAGE_SIZE = 1000
 """Rows in one answer of Nova, which has at most as many."""
 
@@ -54,7 +57,7 @@ class Cloud:
         return self._connect()
 
     def placement(self, path: str,
-                  query: dict[str, str] | None = None) -> typing.Any:
+                  query: dict[str, str] | None = None) -> JSON:
         """Return what Placement answers to a GET request."""
         return _get(self._connection.placement, path, _PLACEMENT, query)
 
@@ -65,21 +68,21 @@ class Cloud:
         return status
 
     def nova(self, path: str,
-             query: dict[str, str] | None = None) -> typing.Any:
+             query: dict[str, str] | None = None) -> JSON:
         """Return what Nova answers to a GET request."""
         return _get(self._connection.compute, path, _NOVA, query)
 
-    def image(self, uuid: str) -> typing.Any:
+    def image(self, uuid: str) -> JSON:
         """Return the properties of an image, as Glance has them."""
         return _get(self._connection.image, f'/images/{uuid}', {})
 
-    def services(self) -> list[typing.Any]:
+    def services(self) -> list[JSON]:
         """Return all nova-compute services."""
-        found: list[typing.Any] = self.nova(
+        found: list[JSON] = self.nova(
             '/os-services', {'binary': 'nova-compute'})['services']
         return found
 
-    def all_flavors(self) -> Iterator[typing.Any]:
+    def all_flavors(self) -> Iterator[JSON]:
         """Yield all flavors, page by page."""
         query = {'is_public': 'None', 'limit': str(PAGE_SIZE)}
         while True:
@@ -89,7 +92,7 @@ class Cloud:
                 return
             query['marker'] = page[-1]['id']
 
-    def find_server(self, uuid: str) -> typing.Any:
+    def find_server(self, uuid: str) -> JSON:
         """Return an instance of any project; None: Nova does not have it."""
         response = self._connection.compute.get(
             f'/servers/{uuid}', headers=_NOVA, raise_exc=False)
@@ -100,7 +103,7 @@ class Cloud:
 
 
 def _get(client: adapter.Adapter, path: str, headers: dict[str, str],
-         query: dict[str, str] | None = None) -> typing.Any:
+         query: dict[str, str] | None = None) -> JSON:
     response = client.get(
         path, params=query or {}, headers=headers, raise_exc=False)
     sdk_exceptions.raise_from_response(response)

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -71,7 +70,7 @@ class Cloud(cloud_mod.Cloud):
     """Placement, Nova and Glance of a cloud, for one question."""
 
     @functools.cached_property
-    def _flavors(self) -> list[typing.Any]:
+    def _flavors(self) -> list[cloud_mod.JSON]:
         return list(self.all_flavors())
 
     def flavor_requests(self, most: int,
@@ -113,7 +112,7 @@ class Cloud(cloud_mod.Cloud):
                                     f'use --flavor)')
         return self.asked_of(server)
 
-    def asked_of(self, server: dict[str, typing.Any]) -> Asked:
+    def asked_of(self, server: dict[str, cloud_mod.JSON]) -> Asked:
         """Return what a server requested, as Nova describes it.
 
         :raises Invalid: its flavor and image are no request
@@ -124,7 +123,7 @@ class Cloud(cloud_mod.Cloud):
         return _asked(server['flavor'], properties, (
             _of_server(server), *remarks))
 
-    def _image(self, server: Mapping[str, typing.Any],
+    def _image(self, server: Mapping[str, cloud_mod.JSON],
                ) -> tuple[Mapping[str, str], tuple[str, ...]]:
         """Return the properties of a server's image, and remarks."""
         if not server['image']:
@@ -183,7 +182,7 @@ class Cloud(cloud_mod.Cloud):
                     f'{path}/inventories')['inventories'].items()})
 
 
-def _kinds(flavors: Iterable[Mapping[str, typing.Any]],
+def _kinds(flavors: Iterable[Mapping[str, cloud_mod.JSON]],
            ) -> Iterator[scheduling_obj.RequestKind]:
     for flavor in flavors:
         # One whose extra specs are wrong cannot be requested.
@@ -193,7 +192,7 @@ def _kinds(flavors: Iterable[Mapping[str, typing.Any]],
                 request_mod.from_extra_specs(flavor['extra_specs']))
 
 
-def _asked(flavor: Mapping[str, typing.Any], image: Mapping[str, str],
+def _asked(flavor: Mapping[str, cloud_mod.JSON], image: Mapping[str, str],
            remarks: tuple[str, ...]) -> Asked:
     """Return what a flavor and an image request.
 
@@ -238,7 +237,7 @@ def _guest_nodes(specs: Mapping[str, str]) -> int | None:
         key in specs for key in _HAS_TOPOLOGY) else None
 
 
-def _of_server(server: Mapping[str, typing.Any]) -> str:
+def _of_server(server: Mapping[str, cloud_mod.JSON]) -> str:
     host = server.get('OS-EXT-SRV-ATTR:host')
     place = f' on {host}' if host else ''
     fault = server.get('fault', {}).get('message')
@@ -247,7 +246,7 @@ def _of_server(server: Mapping[str, typing.Any]) -> str:
             + (f'; its fault is: {fault.rstrip(".")}' if fault else ''))
 
 
-def _of_service(service: Mapping[str, typing.Any],
+def _of_service(service: Mapping[str, cloud_mod.JSON],
                 ) -> Iterator[host_mod.Finding]:
     if service['status'] != 'enabled':
         yield host_mod.Finding(
@@ -261,7 +260,7 @@ def _of_service(service: Mapping[str, typing.Any],
             reason=SERVICE_DOWN, detail=f'its nova-compute is down{forced}')
 
 
-def _isolated(aggregates: Iterable[typing.Any],
+def _isolated(aggregates: Iterable[cloud_mod.JSON],
               needs: placement_rules.Needs,
               ) -> Mapping[str, list[host_mod.Finding]]:
     """Return by host why an aggregate of the conductor is no candidate.

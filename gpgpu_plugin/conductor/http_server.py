@@ -35,6 +35,12 @@ from gpgpu_plugin import exception
 
 LOG = logging.getLogger(__name__)
 
+_Request = typing.Any
+"""The socket of a connection."""
+
+_ClientAddress = typing.Any
+"""Address and port, and what else its family has."""
+
 LONGEST = 20.0
 """Seconds that a connection may take. Prometheus waits for 10 by default."""
 
@@ -144,25 +150,25 @@ class Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
                  connections: int) -> None:
         self.address_family = address.family
         self._connections = connections
-        self._began_at: dict[typing.Any, float] = {}
+        self._began_at: dict[_Request, float] = {}
         super().__init__((address.host, address.port), handler)
 
     def server_bind(self) -> None:
         """Bind without asking DNS for the name of this machine."""
         socketserver.TCPServer.server_bind(self)
 
-    def verify_request(self, request: typing.Any,
-                       client_address: typing.Any) -> bool:
+    def verify_request(self, request: _Request,
+                       client_address: _ClientAddress) -> bool:
         """Return whether one more connection is accepted."""
         return len(self._began_at) < self._connections
 
-    def process_request(self, request: typing.Any,
-                        client_address: typing.Any) -> None:
+    def process_request(self, request: _Request,
+                        client_address: _ClientAddress) -> None:
         """Handle a connection in a thread of its own."""
         self._began_at[request] = time.monotonic()
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: typing.Any) -> None:
+    def shutdown_request(self, request: _Request) -> None:
         """Close a connection."""
         self._began_at.pop(request, None)
         super().shutdown_request(request)
@@ -178,8 +184,8 @@ class Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
             if began_at <= until:
                 _end(request)
 
-    def handle_error(self, request: typing.Any,
-                     client_address: typing.Any) -> None:
+    def handle_error(self, request: _Request,
+                     client_address: _ClientAddress) -> None:
         """Log what went wrong with a connection."""
         LOG.debug('The HTTP connection of %s failed',
                   client_address[0], exc_info=True)

@@ -27,6 +27,9 @@ from gpgpu_plugin.domain.why_not import placement
 ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 """Errors of a cloud that does not answer, or refuses."""
 
+_JSON = typing.Any
+"""What a service answered."""
+
 _CPUS = ('VCPU', 'PCPU')
 _INVENTORY = ('total', 'reserved', 'allocation_ratio')
 
@@ -92,7 +95,7 @@ class Cloud:
         self._act(aggregate, 'remove_host', host=host)
 
     def _act(self, aggregate: Aggregate, action: str,
-             **values: object) -> typing.Any:
+             **values: object) -> _JSON:
         return _json(
             self._connection.compute.post,
             f'/os-aggregates/{aggregate.id}/action',
@@ -145,15 +148,15 @@ class Cloud:
         return sum(free) if free else None
 
 
-def _aggregate(answer: Mapping[str, typing.Any]) -> Aggregate:
+def _aggregate(answer: Mapping[str, _JSON]) -> Aggregate:
     # Nova leaves both out of its answer when it has created one.
     return Aggregate(id=answer['id'], uuid=answer['uuid'],
                      metadata=dict(answer.get('metadata', {})),
                      hosts=frozenset(answer.get('hosts', ())))
 
 
-def _json(send: Callable[..., typing.Any], path: str,
-          **kwargs: object) -> typing.Any:
+def _json(send: Callable[..., _JSON], path: str,
+          **kwargs: object) -> _JSON:
     response = send(path, raise_exc=False, **kwargs)
     sdk_exceptions.raise_from_response(response)
     return response.json()

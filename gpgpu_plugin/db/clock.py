@@ -17,10 +17,9 @@ same statement. SQLite has milliseconds, the servers microseconds.
 
 from __future__ import annotations
 
-import typing
-
 import sqlalchemy as sa
 from sqlalchemy.ext import compiler
+from sqlalchemy.sql import compiler as sql_compiler
 from sqlalchemy.sql import functions
 
 
@@ -39,13 +38,13 @@ class seconds(functions.FunctionElement[int]):
 
 
 @compiler.compiles(now, 'postgresql')
-def _postgresql(*_arguments: object, **_options: typing.Any) -> str:
+def _postgresql(*_arguments: object, **_options: object) -> str:
     return 'CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)'
 
 
 @compiler.compiles(now, 'mysql')
 @compiler.compiles(now, 'mariadb')
-def _mysql(*_arguments: object, **_options: typing.Any) -> str:
+def _mysql(*_arguments: object, **_options: object) -> str:
     # UNIX_TIMESTAMP would go through the local time, which jumps. Replicas
     # compute the same value, unlike with SYSDATE.
     return ("(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
@@ -53,27 +52,27 @@ def _mysql(*_arguments: object, **_options: typing.Any) -> str:
 
 
 @compiler.compiles(now, 'sqlite')
-def _sqlite(*_arguments: object, **_options: typing.Any) -> str:
+def _sqlite(*_arguments: object, **_options: object) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 @compiler.compiles(seconds, 'postgresql')
-def _postgresql_seconds(element: seconds, compiled: typing.Any,
-                        **options: typing.Any) -> str:
+def _postgresql_seconds(element: seconds, compiled: sql_compiler.SQLCompiler,
+                        **options: object) -> str:
     time = compiled.process(element.clauses, **options)
     return f'CAST(floor(extract(epoch FROM {time})) AS BIGINT)'
 
 
 @compiler.compiles(seconds, 'mysql')
 @compiler.compiles(seconds, 'mariadb')
-def _mysql_seconds(element: seconds, compiled: typing.Any,
-                   **options: typing.Any) -> str:
+def _mysql_seconds(element: seconds, compiled: sql_compiler.SQLCompiler,
+                   **options: object) -> str:
     time = compiled.process(element.clauses, **options)
     return f"TIMESTAMPDIFF(SECOND, '1970-01-01', {time})"
 
 
 @compiler.compiles(seconds, 'sqlite')
-def _sqlite_seconds(element: seconds, compiled: typing.Any,
-                    **options: typing.Any) -> str:
+def _sqlite_seconds(element: seconds, compiled: sql_compiler.SQLCompiler,
+                    **options: object) -> str:
     time = compiled.process(element.clauses, **options)
     return f"CAST(strftime('%s', {time}) AS INTEGER)"

@@ -31,6 +31,8 @@ from sqlalchemy.engine import interfaces
 
 from gpgpu_plugin import exception
 
+_Column = sa.Column[typing.Any]
+
 
 def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
     """Create a table with columns and constraints, but without indexes.
@@ -46,7 +48,7 @@ def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
         raise _conflict('table', name, '; '.join(found))
 
 
-def add_column(table: str, column: sa.Column[typing.Any]) -> None:
+def add_column(table: str, column: _Column) -> None:
     """Add a column to a table.
 
     :raises Conflict: there is a column of that name with another type
@@ -58,10 +60,10 @@ def add_column(table: str, column: sa.Column[typing.Any]) -> None:
     op.add_column(table, column)
 
 
-def _check_column(table: str, column: sa.Column[typing.Any],
+def _check_column(table: str, column: _Column,
                   found: interfaces.ReflectedColumn) -> None:
     impl = op.get_context().impl
-    reflected: sa.Column[typing.Any] = sa.Column(
+    reflected: _Column = sa.Column(
         column.name, found['type'], nullable=found['nullable'])
     if (impl.compare_type(reflected, column)
             or bool(found['nullable']) != bool(column.nullable)):
@@ -70,7 +72,7 @@ def _check_column(table: str, column: sa.Column[typing.Any],
             f'it is {found["type"]}, nullable={found["nullable"]}')
 
 
-def make_nullable(table: str, column: sa.Column[typing.Any]) -> None:
+def make_nullable(table: str, column: _Column) -> None:
     """Let a column be NULL, also by default, unless it may be already.
 
     SQLite copies the table for it.

@@ -116,7 +116,8 @@ class Limits:
             'mariadb': self._mysql}.get(engine.dialect.name)
         if statements is not None:
             @sa.event.listens_for(engine, 'connect')
-            def connect(connection: typing.Any, _record: object) -> None:
+            def connect(connection: silence.Connection,
+                        _record: object) -> None:
                 with connection.cursor() as cursor:
                     for statement in statements(connection):
                         cursor.execute(statement)
@@ -141,7 +142,7 @@ class Limits:
                     ('statement_timeout', self.statement),
                     ('idle_in_transaction_session_timeout', self.idle))]
 
-    def _mysql(self, connection: typing.Any) -> list[str]:
+    def _mysql(self, connection: silence.Connection) -> list[str]:
         found = [
             f'SET SESSION innodb_lock_wait_timeout = '
             f'{max(1, round(self.lock))}']
@@ -174,7 +175,7 @@ def _count_read_only_as_disconnect(dialect: sa.Dialect) -> None:
     is_disconnect = dialect.is_disconnect
 
     def is_lost(error: sa.engine.interfaces.DBAPIModule.Error,
-                connection: typing.Any, cursor: typing.Any) -> bool:
+                connection: silence.Connection, cursor: typing.Any) -> bool:
         return is_read_only(error) or is_disconnect(error, connection, cursor)
     dialect.is_disconnect = is_lost  # type: ignore[assignment,method-assign]
 

@@ -30,6 +30,12 @@ import typing
 
 import sqlalchemy as sa
 
+Driver = typing.Any
+"""A driver of a database server (PEP 249), or a part of it."""
+
+Connection = typing.Any
+"""A connection of such a driver."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience:
@@ -52,24 +58,24 @@ def limit(engine: sa.Engine, patience: Patience) -> None:
     The statement fails with psycopg2.OperationalError. The pool then replaces
     all its connections.
     """
-    driver: typing.Any = engine.dialect.loaded_dbapi
+    driver: Driver = engine.dialect.loaded_dbapi
 
-    class Connection(driver.extensions.connection):
+    class Limited(driver.extensions.connection):
         """A connection that knows how long to wait."""
 
-    Connection.patience = patience
+    Limited.patience = patience
 
     @sa.event.listens_for(engine, 'do_connect')
     def use(_dialect: object, _record: object, _arguments: object,
             parameters: dict[str, object]) -> None:
-        parameters['connection_factory'] = Connection
+        parameters['connection_factory'] = Limited
 
-    def wait(connection: typing.Any) -> None:
+    def wait(connection: Connection) -> None:
         _wait(driver, connection)
     driver.extensions.set_wait_callback(wait)
 
 
-def _wait(driver: typing.Any, connection: typing.Any) -> None:
+def _wait(driver: Driver, connection: Connection) -> None:
     """Wait until a connection has the answer that it waits for."""
     extensions = driver.extensions
     seconds = _seconds(extensions, connection)
@@ -89,8 +95,8 @@ def _wait(driver: typing.Any, connection: typing.Any) -> None:
                 f'connection is closed')
 
 
-def _seconds(extensions: typing.Any,
-             connection: typing.Any) -> float | None:
+def _seconds(extensions: Driver,
+             connection: Connection) -> float | None:
     patience: Patience | None = getattr(connection, 'patience', None)
     if patience is None:
         return None

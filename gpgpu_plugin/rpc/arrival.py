@@ -49,6 +49,9 @@ from gpgpu_plugin.rpc import bulkhead
 from gpgpu_plugin.rpc import pause
 from gpgpu_plugin.rpc import throttle
 
+_Incoming = typing.Any
+"""A message as oslo.messaging's drivers deliver it."""
+
 _MARK = 'gpgpu_arrived_at'
 
 _LONGEST = 100
@@ -128,13 +131,13 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
     :param guard: None: whoever can send a message may call all methods
     """
 
-    def __init__(self, *args: typing.Any, guard: Guard | None = None,
+    def __init__(self, *args: object, guard: Guard | None = None,
                  observer: Observer = ignore) -> None:
         super().__init__(*args)
         self._guard = guard
         self._observer = observer
 
-    def dispatch(self, incoming: typing.Any) -> object:
+    def dispatch(self, incoming: _Incoming) -> object:
         """Call the method that a message names."""
         token = _arrived_at.set(
             getattr(incoming, _MARK, time.monotonic()))
@@ -156,14 +159,14 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
         finally:
             _arrived_at.reset(token)
 
-    def _observe(self, incoming: typing.Any,
+    def _observe(self, incoming: _Incoming,
                  error: BaseException | None) -> None:
         self._observer(Handled(
             method=incoming.message.get('method'),
             arguments=incoming.message.get('args'), seconds=seconds(),
             error=error))
 
-    def _check(self, incoming: typing.Any) -> None:
+    def _check(self, incoming: _Incoming) -> None:
         ctxt, message = incoming.ctxt, incoming.message
         method, wanted = message.get('method'), ctxt.get('wanted')
         arguments = message.get('args', {})
@@ -199,12 +202,12 @@ class Server(server.RPCServer):
     _LIMIT = 4
     """Calls with the same key that run at once."""
 
-    def __init__(self, *args: typing.Any, key: Key, threads: int) -> None:
+    def __init__(self, *args: object, key: Key, threads: int) -> None:
         super().__init__(*args)
         self._key = key
         self._threads = threads
         self._pauses = pause.PauseWatch()
-        self._bulkhead: bulkhead.Bulkhead[typing.Any] = bulkhead.Bulkhead(
+        self._bulkhead = bulkhead.Bulkhead[Sequence[_Incoming]](
             self._LIMIT, waiting_threads(threads))
         # The server's own start and stop must not be overridden: it finds the
         # ones that have to run in an order by a mark.
@@ -220,7 +223,7 @@ class Server(server.RPCServer):
         super()._on_incoming(incoming)
         self._throttle.wait()
 
-    def _create_listener(self) -> typing.Any:
+    def _create_listener(self) -> object:
         listener = super()._create_listener()
         # Nearly all calls come through one of the server's three queues, for
         # each of which the broker counts.
@@ -238,7 +241,7 @@ class Server(server.RPCServer):
         listener.stop = stop_all
         return listener
 
-    def _process_incoming(self, incoming: Sequence[typing.Any]) -> None:
+    def _process_incoming(self, incoming: Sequence[_Incoming]) -> None:
         """Handle a message in a thread of the executor, or let it wait.
 
         One that waits is not in the executor, so that its thread is free.
@@ -259,7 +262,7 @@ class Server(server.RPCServer):
                 LOG.exception('Cannot handle a message')
             turn = self._bulkhead.leave(turn)
 
-    def _handle(self, incoming: Sequence[typing.Any]) -> None:
+    def _handle(self, incoming: Sequence[_Incoming]) -> None:
         [message] = incoming
         began = time.monotonic()
         wanted = message.ctxt.get('wanted')

@@ -38,6 +38,10 @@ from gpgpu_plugin.host import guest as guest_mod
 
 LOG = logging.getLogger(__name__)
 
+_Domain = typing.Any
+_Stream = typing.Any
+"""libvirt.virDomain and virStream, which have no types."""
+
 MACHINE = 'q35'
 
 _PREFIX = 'gpgpu-scrub-'
@@ -85,7 +89,7 @@ class LibvirtGuests(guest_mod.Guests):
             return _wait(domain, stream, seconds, until)
 
     def _start(self, guest: guest_mod.Guest, at_end: contextlib.ExitStack,
-               ) -> tuple[typing.Any, typing.Any]:
+               ) -> tuple[_Domain, _Stream]:
         """Start a guest; return its domain and the stream of its console.
 
         :param at_end: ends it
@@ -165,7 +169,7 @@ def _add(parent: etree._Element, name: str, text: str | None = None,
     return element
 
 
-def _wait(domain: typing.Any, stream: typing.Any, seconds: float,
+def _wait(domain: _Domain, stream: _Stream, seconds: float,
           until: Callable[[str], bool]) -> guest_mod.Ended:
     """Wait until a guest closes its console, its time is up, or ``until``."""
     libvirt = nova_host.libvirt
@@ -193,13 +197,13 @@ def _wait(domain: typing.Any, stream: typing.Any, seconds: float,
     return guest_mod.Ended(output=output, in_time=not late.is_set())
 
 
-def _received(stream: typing.Any) -> Iterator[str]:
+def _received(stream: _Stream) -> Iterator[str]:
     """Yield what a console says, until it is closed."""
     while data := stream.recv(_CHUNK):
         yield data.decode(errors='replace')
 
 
-def _end(domain: typing.Any, address: str) -> None:
+def _end(domain: _Domain, address: str) -> None:
     """End a domain, and wait until it has ended.
 
     :raises HostError: it may go on
