@@ -51,11 +51,11 @@ def read(folder: sysfs_mod.Folder, attempt: attempt_mod.Attempt) -> Ids:
     """
     revision = attempt('revision', _read, folder, 'revision')
     try:
-        found = _parsed(folder.read('modalias') or '')
+        found = _parsed(folder.read('modalias') or '', revision)
     except OSError:
         found = None
     if found is not None:
-        return found._replace(revision=revision)
+        return found
     # A recording of a host does not have it.
     vendor, device, subsystem_vendor, subsystem, class_code = (
         attempt(name, _read, folder, name)
@@ -66,13 +66,13 @@ def read(folder: sysfs_mod.Folder, attempt: attempt_mod.Attempt) -> Ids:
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(modalias: str) -> Ids | None:
+def _parsed(modalias: str, revision: str | None) -> Ids | None:
     match = _MODALIAS.fullmatch(modalias)
     if match is None:
         return None
     vendor, device, subsystem_vendor, subsystem, *code = (
         part.lower() for part in match.groups())
-    return Ids(vendor, device, subsystem_vendor, subsystem, None,
+    return Ids(vendor, device, subsystem_vendor, subsystem, revision,
                ''.join(code))
 
 

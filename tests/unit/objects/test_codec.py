@@ -141,6 +141,12 @@ class CodecTest(base.BaseTestCase):
                              codec.received(
                                  dict[str, list[str]], {text: [text]}))
 
+    def test_each_character_is_escaped_unless_it_is_printable(self):
+        for text in map(chr, range(0x300)):
+            expected = text if text.isprintable() else text.encode(
+                'unicode_escape').decode('ascii')
+            self.assertEqual(expected, codec.received(str, text), ascii(text))
+
     def test_text_that_json_cannot_encode_is_escaped(self):
         self.assertEqual({'a': ['\\ud800', 'b']},
                          codec.sendable({'a': ['\ud800', 'b']}))
