@@ -76,13 +76,6 @@ class ExactCloud(cloud.GpuCloud):
         self.assertEqual((kind, reason), (event['kind'], event['reason']))
         return dict(event)
 
-    def allocated(self, server: dict[str, typing.Any],
-                  host: str = 'gpu1') -> int:
-        """Return the H100 in the server's own allocation."""
-        found = self._get_allocations_by_server_uuid(server['id'])
-        return int(found.get(self.provider(host), {}).get(
-            'resources', {}).get('CUSTOM_GPU_H100', 0))
-
 
 class ExactDevicesTest(ExactCloud):
     """Build and delete."""

@@ -203,13 +203,10 @@ class ExactResizeTest(ExactOperationCase):
             self.assertEqual({('gpu1', 'instance')}, self.roles())
             self.decide(action)
             self.wait_facts(self.server, self.expect())
-            allocations = self._get_allocations_by_server_uuid(
-                self.server['id'])
+            # Nova's own allocation, of the new flavor, has none at first.
             self.wait_for(
-                lambda: self._get_allocations_by_server_uuid(
-                    self.server['id'])[self.provider('gpu1', 'L40S')][
-                        'resources'] == {'CUSTOM_GPU_L40S': 2},
-                f'the allocation of the server, {allocations}')
+                lambda: self.allocated(self.server, variant='L40S') == 2,
+                'two GPUs in the allocation of the server')
         self.compare('gpu1')
         self.act('reboot', {'type': 'HARD'})
         self.wait_status(self.server['id'], 'ACTIVE')
