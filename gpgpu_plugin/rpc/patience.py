@@ -20,17 +20,29 @@ is longer: a message that arrives ends it.
 
 A broker may accept a connection and answer nothing. No caller waits for it
 longer than for the answer to a call.
+
+oslo.messaging repeats an attempt to connect, but not to open the channel of a
+connection that was made and then lost. Whoever needs the connection would get
+an OSError, and gpgpu-conductor would not start.
 """
 
 from __future__ import annotations
 
 import typing
 
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+
 SHORTEST = 0.25
 """Seconds for which a connection waits for a message at least.
 
 The stop of a server waits for it.
 """
+
+
+ATTEMPTS = 5
+"""Connections that may be lost before their channel is open."""
 
 
 class _Connection(typing.Protocol):
@@ -67,6 +79,15 @@ def _patient(made: type[_Connection], limit: float) -> type[_Connection]:
             """Connect, unless the broker is silent for too long."""
             self.connection.connect_timeout = min(
                 self.connection.connect_timeout, limit)
+            for _ in range(ATTEMPTS - 1):
+                try:
+                    super().ensure_connection()
+                # If no connection can be made, kombu has an error of its own.
+                except self.connection.recoverable_connection_errors as exc:
+                    LOG.info('A new connection to the broker was lost (%s), '
+                             'connecting again', exc)
+                else:
+                    return
             super().ensure_connection()
 
         def consume(self, timeout: float | None = None) -> None:
