@@ -369,9 +369,11 @@ class ForgeryTest(base.ConductorTestCase):
     def test_rightful_caller_is_refused_nothing(self):
         """Show that the calls above are such that would do harm."""
         executed = []
-        # What operators do to the device comes last: no host has it then.
-        for method, found in sorted(
-                METHODS.items(), key=lambda item: item[0] in DEVICE_VERBS):
+        # What operators do to hosts comes after what hosts do, and to the
+        # device last: no host has it then.
+        for method, found in sorted(METHODS.items(), key=lambda item: (
+                item[0] in DEVICE_VERBS,
+                Kind.HOST not in caller.rules(item[1]))):
             for kind in caller.rules(found):
                 if method == 'ping':
                     continue
