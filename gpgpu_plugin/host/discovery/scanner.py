@@ -225,10 +225,11 @@ class _Scanner:
     def _read(self, address: str, hops: list[str], folder: sysfs_mod.Folder,
               attempt: attempt_mod.Attempt) -> pci.PCIFunction | None:
         ids = pci_ids.read(folder, attempt)
-        stable_id = topology.Topology.stable_id(hops)
         pf_id, vf_index, pf_hops = None, None, None
         pf = attempt('physfn', folder.link, 'physfn')
-        if pf is not None:
+        if pf is None:
+            stable_id = topology.Topology.stable_id(hops)
+        else:
             vf_index = attempt(
                 'virtfn', self._topology.vf_index, pf, address)
             if vf_index is None:

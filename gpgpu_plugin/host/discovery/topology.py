@@ -46,6 +46,8 @@ class Topology:
         self._slot_labels = slot_labels
         self._problems = problems
         self._paths: dict[str, list[str]] = {}
+        self._switch_paths: dict[str, tuple[str, ...]] = {}
+        self._slots_of: dict[str, str | None] = {}
         self._vf_index: dict[str, dict[str, int]] = {}
         self._upstream: dict[str, bool] = {}
         self._slots = self._read_slots()
@@ -84,11 +86,13 @@ class Topology:
     def switch_path(self, hops: list[str],
                     attempt: attempt_mod.Attempt) -> tuple[str, ...]:
         """Return the stable ids of upstream ports of switches on a path."""
-        # hops: root bus, root port, upstream, downstream, ..., function.
-        return tuple(
-            self.stable_id(hops[:index + 1])
-            for index in range(2, len(hops) - 1)
-            if self._is_upstream_port(hops[index], index, attempt))
+        if hops[-1] not in self._switch_paths:
+            # Root bus, root port, upstream, downstream, ..., function.
+            self._switch_paths[hops[-1]] = tuple(
+                self.stable_id(hops[:index + 1])
+                for index in range(2, len(hops) - 1)
+                if self._is_upstream_port(hops[index], index, attempt))
+        return self._switch_paths[hops[-1]]
 
     def _is_upstream_port(self, address: str, depth: int,
                           attempt: attempt_mod.Attempt) -> bool:
@@ -134,11 +138,16 @@ class Topology:
             label = attempt('label', folder.read, 'label')
             if label:
                 return label
-        for hop in reversed(hops[1:]):
+        if hops[-1] not in self._slots_of:
+            self._slots_of[hops[-1]] = self._nearest_slot(hops[1:])
+        return self._slots_of[hops[-1]]
+
+    def _nearest_slot(self, path: list[str]) -> str | None:
+        for hop in reversed(path):
             name = self._slots.get(hop.rpartition('.')[0])
             if name is not None:
                 return name
-        return self._label_in_smbios(hops[1:])
+        return self._label_in_smbios(path)
 
     def _label_in_smbios(self, path: list[str]) -> str | None:
         if self._slot_labels is None:
