@@ -31,7 +31,7 @@ ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 """Errors of a cloud that does not answer, or refuses."""
 
 JSON = typing.Any
-"""What a service answered."""
+"""An answer of a service; nothing but its reader knows its shape."""
 
 PAGE_SIZE = 1000
 """Rows in one answer of Nova, which has at most as many."""

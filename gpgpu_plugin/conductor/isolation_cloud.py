@@ -28,7 +28,7 @@ ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 """Errors of a cloud that does not answer, or refuses."""
 
 _JSON = typing.Any
-"""What a service answered."""
+"""An answer of a service; nothing but its reader knows its shape."""
 
 _CPUS = ('VCPU', 'PCPU')
 _INVENTORY = ('total', 'reserved', 'allocation_ratio')

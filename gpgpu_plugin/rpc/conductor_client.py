@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""How calls reach a conductor: topics, time limits and signatures."""
+"""Base of the conductor's client: topics, limits and signatures of calls."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def signing(conf: cfg.ConfigOpts, kind: gpgpu_context.CallerKind, topic: str,
 
 
 class ConductorClient:
-    """Way to any live conductor.
+    """Client that sends calls to any live conductor.
 
     Every method raises ConductorUnavailable if no conductor answers in time.
 

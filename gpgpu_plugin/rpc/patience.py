@@ -42,7 +42,7 @@ The stop of a server waits for it.
 
 
 ATTEMPTS = 5
-"""Connections that may be lost before their channel is open."""
+"""Connections that are tried, if each is lost before its channel is open."""
 
 
 class _Connection(typing.Protocol):
