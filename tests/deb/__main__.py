@@ -41,6 +41,8 @@ from tests.fixtures import services
 from tests.wheel import claims
 
 _CONF = package.CONF_DIR / 'gpgpu.conf'
+_PATH = '/usr/sbin:/usr/bin:/sbin:/bin'
+"""Where the package's programs are, and not those of tox."""
 
 
 def _configure() -> str:
@@ -114,6 +116,7 @@ def _prove(folder: pathlib.Path) -> Iterator[str]:
     yield package.check_contents(built)
     try:
         yield package.install(built)
+        os.environ['PATH'] = _PATH
         yield _configure()
         yield _serve(folder)
         yield package.purge()
