@@ -50,7 +50,7 @@ class BindepTest(base.BaseTestCase):
         for profile, names in packages().items():
             self.assertEqual(sorted(set(names)), names, profile)
 
-    def test_lab_packages_reads_the_profile_of_the_lab(self):
+    def test_lab_packages_reads_the_profiles_of_lab_and_package(self):
         [reading] = re.findall(
             r'mapfile -t packages < <\(.+?\n.+\n', script('lab-packages'))
         done = subprocess.run(
@@ -59,7 +59,8 @@ class BindepTest(base.BaseTestCase):
              ], env={'BASH_SOURCE': 'x', 'PATH': '/usr/bin:/bin'},
             cwd=test_meta.TOP / '.ci', capture_output=True, text=True,
             check=True)
-        self.assertEqual(packages()['test-lab'], done.stdout.split())
+        self.assertEqual(packages()['test-lab'] + packages()['test-deb'],
+                         done.stdout.split())
 
     def test_services_installs_the_profile_of_the_servers(self):
         self.assertEqual(
