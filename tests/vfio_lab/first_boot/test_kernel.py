@@ -31,11 +31,20 @@ from tests.contract import passthrough
 from tests.vfio_lab import lab
 from tests.vfio_lab import machine
 
+_SECOND_CPU = 'devices/system/cpu/cpu1/online'
+
 
 class ScannerTest(lab.LabTestCase):
     """The lab's machine, compared with tests/vfio_lab/machine.py."""
 
+    def test_node_without_a_cpu_counts_as_the_nearest_with_one(self) -> None:
+        # The CPU of node 1 is offline.
+        self.assertEqual([0] * 4, [
+            function.numa_node for function in lab.displays()])
+
     def test_scan_finds_two_displays_on_each_node(self) -> None:
+        lab.write(_SECOND_CPU, '1')
+        self.addCleanup(lab.write, _SECOND_CPU, '0')
         displays = lab.displays()
         self.assertEqual(
             [0, 0, 1, 1], [function.numa_node for function in displays]
