@@ -84,7 +84,8 @@ class ManageApp(base.Application):
         parser.add_argument(
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
             help='cloud in clouds.yaml, for "flavor set", "flavor unset", '
-                 '"doctor", "why-not" and names of servers (env: OS_CLOUD)')
+                 '"doctor", "why-not", "what-if drain" and names of servers '
+                 '(env: OS_CLOUD)')
         return parser
 
     def configure_logging(self) -> None:
