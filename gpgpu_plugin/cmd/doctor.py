@@ -92,6 +92,8 @@ class Examination:
         self._api = api
         self._cloud = cloud
         self._host = host
+        # What may be deleted: only what Placement itself has just listed.
+        self._unknown_providers: frozenset[str] = frozenset()
         self.hosts = 0
 
     def run(self) -> _Drifts:
@@ -124,8 +126,11 @@ class Examination:
         for record in records:
             yield from placement.compare(record, providers, find_server)
         if self._host is None:
-            yield from placement.unknown_providers(ours, {
-                record.node_uuid for record in records})
+            unknown = list(placement.unknown_providers(ours, {
+                record.node_uuid for record in records}))
+            self._unknown_providers = frozenset(
+                found.subject for found in unknown)
+            yield from unknown
 
     def _nova(self, records: Sequence[view.HostRecord],
               cloud: view.CloudRecord) -> Iterator[drift.Drift]:
@@ -144,7 +149,8 @@ class Examination:
                 self._api.repair_database(context, found, reach.actor())
         self._delete_providers([
             found.subject for found in drifts
-            if found.repair is drift.Repair.PROVIDER])
+            if found.repair is drift.Repair.PROVIDER
+            and found.subject in self._unknown_providers])
         # What the database offers now.
         for wanted, hosts in repairs.by_hosts(drifts).items():
             self._api.repair_hosts(context, hosts, wanted)

@@ -177,6 +177,8 @@ class Questions:
     def examined(self, host: str, question: str,
                  drifts: Sequence[drift.Drift]) -> None:
         """Store what a host found (Conductor.examined)."""
+        for found in drifts:
+            _check_found(host, found)
         self._store(host, question, drifts)
 
     def _store(self, host: str, question: str,
@@ -186,6 +188,29 @@ class Questions:
                 session, question, host, text)):
             LOG.info('%s answered too late, or answered a request that was '
                      'not sent to it', host)
+
+
+def _check_found(host: str, found: drift.Drift) -> None:
+    """Refuse what a host cannot find, or nobody would repair like this.
+
+    "doctor --fix" repairs it with the rights of the cloud's administrator.
+
+    :raises Invalid: it is about another host, of a kind that others find, or
+        asks for another repair than its kind has
+    """
+    kind = _FOUND_BY_HOST.get(found.name)
+    if (found.host != host or kind is None
+            or found.repair not in (None, kind.repair)):
+        raise exception.Invalid(
+            field='drifts',
+            value=f'{found.name} on {found.host} with the repair '
+                  f'{found.repair}',
+            expected=f'what nova-compute finds on {host} itself, in the '
+                     f'version of this gpgpu-conductor; the host counts as '
+                     f'not examined')
+
+
+_FOUND_BY_HOST = {kind.name: kind for kind in drift.FOUND_BY_HOST}
 
 
 def _check_examined(hosts: Sequence[str],

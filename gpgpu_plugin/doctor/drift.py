@@ -97,8 +97,7 @@ _COMPARED = ('The host asks Nova and its hypervisor again and releases what '
 _OFFERED = ('The host reads its provider in Placement and writes the '
             'conductor\'s inventory')
 
-KINDS: tuple[Kind, ...] = (
-    # -- found by a host ----------------------------------------------------
+FOUND_BY_HOST: tuple[Kind, ...] = (
     Kind(name='instance_deleted', severity=_WARNING, repair=Repair.COMPARE,
          meaning='A device is assigned to an instance that Nova deleted.',
          advice=_COMPARED),
@@ -175,6 +174,11 @@ KINDS: tuple[Kind, ...] = (
          meaning='A host did not answer, or could not examine itself.',
          advice='Nothing is concluded from silence. Start nova-compute '
                 'there, and see its log'),
+)
+"""Kinds that a host finds; nobody else believes it any other."""
+
+KINDS: tuple[Kind, ...] = (
+    *FOUND_BY_HOST,
     # -- found by the conductor ---------------------------------------------
     Kind(name='device_assigned_twice', severity=_CRITICAL,
          meaning='The database has two active assignments of one device.',

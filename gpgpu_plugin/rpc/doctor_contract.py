@@ -95,6 +95,8 @@ class Doctor(typing.Protocol):
         """Answer a question of a conductor (Examined.examine).
 
         An answer for which nobody waits is dropped.
+
+        :raises Invalid: a drift is not one that the host itself can find
         """
 
 

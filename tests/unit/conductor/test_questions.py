@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of questions to hosts."""
 
+import dataclasses
+
 import fixtures
 import sqlalchemy as sa
 
@@ -137,7 +139,10 @@ class QuestionsTest(QuestionsBase):
             context.admin(), 'h1', []))
 
 
-DRIFT = drift.of('instance_deleted', 'h1', 'a1', nova='it is deleted')
+def found(host, name='instance_deleted', repair=drift.Repair.COMPARE):
+    return dataclasses.replace(drift.of(
+        'instance_deleted', host, 'a1', nova='it is deleted'),
+        name=name, repair=repair)
 
 
 class DriftsTest(QuestionsBase):
@@ -150,12 +155,12 @@ class DriftsTest(QuestionsBase):
         def reply():
             for host, question, _ in self.asked:
                 if host in hosts:
-                    self.other.examined(host, question, (DRIFT,))
+                    self.other.examined(host, question, (found(host),))
         self.reply = reply
 
     def test_hosts_are_asked_at_the_same_time(self):
         self.answer_as('h1', 'h2')
-        self.assertEqual({'h1': (DRIFT,), 'h2': (DRIFT,)}, self.drifts(
+        self.assertEqual({'h1': (found('h1'),), 'h2': (found('h2'),)}, self.drifts(
             'h1', 'h2', repairs=[drift.Repair.COMPARE]))
         self.assertEqual({('h1', 'compare'), ('h2', 'compare')}, {
             (host, *repairs) for host, _, repairs in self.asked})
@@ -164,19 +169,43 @@ class DriftsTest(QuestionsBase):
 
     def test_host_that_is_silent_has_no_answer(self):
         self.answer_as('h1')
-        self.assertEqual({'h1': (DRIFT,), 'h2': None}, self.drifts(
+        self.assertEqual({'h1': (found('h1'),), 'h2': None}, self.drifts(
             'h1', 'h2'))
         self.assertLess(self.now, doctor_contract.EXAMINE_TIMEOUT + 1)
 
     def test_host_that_cannot_be_asked_does_not_keep_others(self):
         self.answer_as('h2')
-        self.assertEqual({'broken': None, 'h2': (DRIFT,)}, self.drifts(
+        self.assertEqual({'broken': None, 'h2': (found('h2'),)}, self.drifts(
             'broken', 'h2'))
 
     def test_host_cannot_answer_for_another(self):
         self.reply = lambda: self.other.examined(
             'h2', self.asked[0][1], ())
         self.assertEqual({'h1': None}, self.drifts('h1'))
+
+    def test_host_finds_nothing_that_others_find_or_that_is_elsewhere(self):
+        def forge(*drifts):
+            self.reply = lambda: self.assertRaises(
+                exception.Invalid, self.other.examined, 'h1',
+                self.asked[-1][1], (found('h1'), *drifts))
+            self.waits.clear()
+            return self.drifts('h1')
+        for forged in (
+                found('h2'), found(None),
+                found('h1', 'provider_of_unknown_host',
+                      drift.Repair.PROVIDER),
+                found('h1', repair=drift.Repair.PROVIDER),
+                found('h1', repair=drift.Repair.ADOPT),
+                found('h1', 'device_assigned_twice', None),
+                found('h1', 'no_such_kind')):
+            # Nothing of such an answer is believed.
+            self.assertEqual({'h1': None}, forge(forged))
+
+    def test_host_may_say_why_it_does_not_repair(self):
+        self.reply = lambda: self.other.examined(
+            'h1', self.asked[0][1], (found('h1', repair=None),))
+        self.assertEqual({'h1': (found('h1', repair=None),)},
+                         self.drifts('h1'))
 
     def test_too_many_hosts_and_foreign_repairs_are_refused(self):
         self.assertRaises(exception.Invalid, self.drifts, *map(str, range(
