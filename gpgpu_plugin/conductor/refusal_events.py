@@ -54,6 +54,7 @@ CHUNK = 500
 _LIMIT = 10000
 
 _Key = tuple[str, str, str]
+_Decision = tuple[object, ...]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -89,6 +90,9 @@ class RefusalEvents:
             collections.OrderedDict())
         self._waiting: collections.deque[_Refusal] = collections.deque()
         self._repeated: list[_Refusal] = []
+        # The last decisions of schedulers that were taken.
+        self._filtered: collections.OrderedDict[_Decision, None] = (
+            collections.OrderedDict())
 
     def denied(self, by: author.Author, request: claim_obj.ClaimRequest,
                denied: exception.ClaimDenied) -> None:
@@ -133,18 +137,25 @@ class RefusalEvents:
                  refusals: Sequence[scheduling.FilterRefusal]) -> bool:
         """Have decisions of schedulers recorded.
 
+        A scheduler that got no answer sends them again, mostly to this
+        conductor or to one other.
+
         :returns: False: too many wait, and the scheduler has to send them
             again
         """
-        rows = [event_db.filtered(by, refusal) for refusal in refusals]
-        found = [
-            _Refusal(row=row, payload=notification_db.filtered(row, refusal),
-                     at=self._clock())
-            for row, refusal in zip(rows, refusals, strict=True)]
         with self._lock:
-            if len(self._waiting) + len(found) > _LIMIT:
+            new = {key: refusal for refusal in refusals
+                   if (key := _identity(by, refusal)) not in self._filtered}
+            if len(self._waiting) + len(new) > _LIMIT:
                 return False
-            self._waiting.extend(found)
+            for key, refusal in new.items():
+                row = event_db.filtered(by, refusal)
+                self._waiting.append(_Refusal(
+                    row=row, payload=notification_db.filtered(row, refusal),
+                    at=self._clock()))
+                self._filtered[key] = None
+            while len(self._filtered) > _LIMIT:
+                self._filtered.popitem(last=False)
             return True
 
     def run_once(self) -> None:
@@ -194,14 +205,33 @@ class RefusalEvents:
             waiting = set(self._waiting)
             repeated, self._repeated = self._repeated, [
                 refusal for refusal in self._repeated if refusal in waiting]
-            counts = {refusal.id: refusal.more for refusal in repeated
+            counts = {refusal: refusal.more for refusal in repeated
                       if refusal.id is not None}
-            for refusal in repeated:
-                if refusal not in waiting:
-                    refusal.more = 0
-        if counts:
-            self._db.write(
-                lambda session: event_db.count_more(session, counts))
+        if not counts:
+            return
+        try:
+            self._db.write(lambda session: event_db.count_more(session, {
+                refusal.id: more for refusal, more in counts.items()
+                if refusal.id is not None}))
+        except exception.ConductorUnavailable:
+            with self._lock:
+                self._repeated.extend(counts)
+            raise
+        except Exception:
+            LOG.exception('Cannot count refusals; dropping their counts')
+        with self._lock:
+            for refusal, more in counts.items():
+                refusal.more -= more
+                if refusal.more:
+                    # Some came meanwhile.
+                    self._repeated.append(refusal)
+
+
+def _identity(by: author.Author, refusal: scheduling.FilterRefusal,
+              ) -> _Decision:
+    """Return what no other decision has."""
+    return (by.actor, refusal.at, refusal.request_id, refusal.instance_uuid,
+            refusal.filter)
 
 
 def _write(chunk: Sequence[_Refusal], session: orm.Session) -> list[int]:

@@ -116,6 +116,7 @@ def _prove(folder: pathlib.Path) -> Iterator[str]:
     yield package.check_contents(built)
     try:
         yield package.install(built)
+        yield package.install_again(built)
         os.environ['PATH'] = _PATH
         yield _configure()
         yield _serve(folder)

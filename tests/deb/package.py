@@ -98,6 +98,17 @@ def install(package: pathlib.Path) -> str:
     return 'user, folders and modes are right, and no key was made'
 
 
+def install_again(package: pathlib.Path) -> str:
+    """Install the package over itself, and check what it keeps."""
+    CONF_DIR.chmod(0o750)
+    claims.run(['dpkg', '-i', str(package)])
+    mode = CONF_DIR.stat().st_mode & 0o7777
+    CONF_DIR.chmod(0o755)
+    claims.check(mode == 0o750, f'an upgrade made the mode of {CONF_DIR} '
+                                f'{mode:o} again')
+    return 'an upgrade keeps the modes of existing folders'
+
+
 def purge() -> str:
     """Remove the package, and check what stays."""
     claims.run(['dpkg', '--purge', NAME])

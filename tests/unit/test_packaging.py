@@ -89,9 +89,14 @@ class DebianTest(base.BaseTestCase):
                       'StateDirectoryMode=0750', 'LogsDirectory=gpgpu',
                       'ConfigurationDirectoryMode=0755'):
             self.assertIn(f'{words}\n', unit)
-        self.assertIn('install -d -m 0755 /etc/gpgpu /etc/gpgpu/keys', script)
-        self.assertIn('install -d -m 0750 -o gpgpu -g gpgpu /var/lib/gpgpu '
-                      '/var/log/gpgpu', script)
+        for mode, folders in (
+                ('0755', '/etc/gpgpu /etc/gpgpu/keys'),
+                ('0750 -o gpgpu -g gpgpu', '/var/lib/gpgpu /var/log/gpgpu')):
+            # Those that exist keep what the operator changed.
+            self.assertIn(
+                f'    for folder in {folders}; do\n'
+                f'        [ -d "$folder" ] || install -d -m {mode} "$folder"'
+                f'\n', script)
 
     def test_manual_pages_are_built_with_the_extra_of_the_documentation(self):
         rules = (DEBIAN / 'rules').read_text()

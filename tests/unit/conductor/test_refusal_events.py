@@ -209,6 +209,46 @@ class FailureTest(RefusalCase):
         self.assertEqual([2], self.counts())
         self.assertEqual(1, len(self.events('filter_refused')))
 
+    def test_decisions_that_are_sent_again_are_recorded_once(self):
+        # The scheduler got no answer to its first call.
+        sent = [self.refusal(), self.refusal(instance_uuid='i2')]
+        self.assertTrue(self.subject.filtered(BY, sent))
+        self.subject.run_once()
+        later = self.refusal(at=datetime.datetime(2026, 11, 24, 12, 0, 1))
+        self.assertTrue(self.subject.filtered(BY, [*sent, later]))
+        self.subject.run_once()
+        self.assertEqual(3, len(self.events('filter_refused')))
+
+    def test_counts_wait_for_a_busy_database(self):
+        self.deny()
+        self.subject.run_once()
+        for error in (exception.DatabaseBusy(reason='locked'),
+                      exception.DatabaseUnavailable(reason='away')):
+            self.deny()
+            with fixtures.MockPatchObject(
+                    event_db, 'count_more', side_effect=error):
+                self.subject.run_once()
+            self.deny()
+        self.subject.run_once()
+        self.assertEqual([5], self.counts())
+        self.subject.run_once()
+        self.assertEqual([5], self.counts())
+
+    def test_denials_during_a_count_are_counted_next(self):
+        count_more = event_db.count_more
+
+        def count(*args):
+            self.deny()
+            count_more(*args)
+        self.deny()
+        self.subject.run_once()
+        self.deny()
+        with fixtures.MockPatchObject(event_db, 'count_more', count):
+            self.subject.run_once()
+        self.assertEqual([2], self.counts())
+        self.subject.run_once()
+        self.assertEqual([3], self.counts())
+
     def test_what_the_database_refuses_is_dropped(self):
         self.deny()
         self.deny()
