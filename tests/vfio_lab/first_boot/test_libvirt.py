@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import typing
 import uuid
@@ -57,7 +58,9 @@ class DomainTest(lab.LabTestCase):
 
     def _end(self) -> None:
         for domain in self.connection.listAllDomains():
-            domain.destroy()
+            # One that did not start may be about to end.
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.destroy()
 
     def _start(self, attachment: host_base.Attachment) -> typing.Any:
         return self.connection.createXML(DOMAIN.format(
