@@ -160,8 +160,9 @@ class DriftsTest(QuestionsBase):
 
     def test_hosts_are_asked_at_the_same_time(self):
         self.answer_as('h1', 'h2')
-        self.assertEqual({'h1': (found('h1'),), 'h2': (found('h2'),)}, self.drifts(
-            'h1', 'h2', repairs=[drift.Repair.COMPARE]))
+        self.assertEqual(
+            {'h1': (found('h1'),), 'h2': (found('h2'),)},
+            self.drifts('h1', 'h2', repairs=[drift.Repair.COMPARE]))
         self.assertEqual({('h1', 'compare'), ('h2', 'compare')}, {
             (host, *repairs) for host, _, repairs in self.asked})
         self.assertEqual((3, 0, 1), (len(self.waits), self.rows(),
