@@ -42,9 +42,9 @@ class UsageExport(reach.Command, command.Command):
             '--to', type=pathlib.Path, metavar='FILE',
             help='file to write, which must not exist (default: standard '
                  'output). Usage is marked as exported after it is on '
-                 'disk, or written to a pipe, whose reader may still fail: '
-                 'after a crash, a usage may be exported again with the '
-                 'same UUID')
+                 'disk: after a crash, a usage may be exported again with '
+                 'the same UUID. In a pipe it is marked after it was '
+                 'written, even if the reader of the pipe fails later')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

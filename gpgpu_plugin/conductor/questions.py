@@ -191,9 +191,9 @@ class Questions:
 
 
 def _check_found(host: str, found: drift.Drift) -> None:
-    """Refuse what a host cannot find, or nobody would repair like this.
+    """Refuse a drift that a host cannot have found on itself.
 
-    "doctor --fix" repairs it with the rights of the cloud's administrator.
+    "doctor --fix" executes repairs with the rights of the administrator.
 
     :raises Invalid: it is about another host, of a kind that others find, or
         asks for another repair than its kind has

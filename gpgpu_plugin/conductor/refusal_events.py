@@ -90,7 +90,7 @@ class RefusalEvents:
             collections.OrderedDict())
         self._waiting: collections.deque[_Refusal] = collections.deque()
         self._repeated: list[_Refusal] = []
-        # The last decisions of schedulers that were taken.
+        # Decisions of schedulers that were taken, the newest ones.
         self._filtered: collections.OrderedDict[_Decision, None] = (
             collections.OrderedDict())
 
@@ -137,8 +137,8 @@ class RefusalEvents:
                  refusals: Sequence[scheduling.FilterRefusal]) -> bool:
         """Have decisions of schedulers recorded.
 
-        A scheduler that got no answer sends them again, mostly to this
-        conductor or to one other.
+        A scheduler that got no answer sends them again. Those that this
+        conductor has taken before are left out.
 
         :returns: False: too many wait, and the scheduler has to send them
             again

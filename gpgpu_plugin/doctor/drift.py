@@ -175,7 +175,7 @@ FOUND_BY_HOST: tuple[Kind, ...] = (
          advice='Nothing is concluded from silence. Start nova-compute '
                 'there, and see its log'),
 )
-"""Kinds that a host finds; nobody else believes it any other."""
+"""Kinds of drift that hosts find. No other kind is accepted from a host."""
 
 KINDS: tuple[Kind, ...] = (
     *FOUND_BY_HOST,

@@ -33,6 +33,7 @@ hostname lab
 udevadm trigger --type=subsystems --action=add
 udevadm trigger --type=devices --action=add
 udevadm settle
+# It shows that the guest works (machine.py).
 beat=$(</out/beat)
 while :; do echo >>/out/beats; sleep "$beat"; done &
 bash /out/command >/out/stdout 2>&1

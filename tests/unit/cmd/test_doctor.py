@@ -179,14 +179,27 @@ class RepairTest(DoctorCase):
                          (code, row['Drift']))
         self.assertEqual(1, self.cloud.requests['placement', 'DELETE'])
 
-
     def test_provider_of_a_host_that_reported_meanwhile_stays(self):
-        examination = doctor.Examination(
-            self.api, doctor_cloud.Cloud(self.cloud.connect), None)
+        examination = self.examination()
+        with fixtures.MonkeyPatch(f'{_CONDUCTOR}.examine_database',
+                                  lambda api, ctxt, host=None: ()):
+            found = examination.run().values()
+        self.assertIn(('provider_of_unknown_host',
+                       naming.provider_uuid(conductor_base.NODE, 'H100')),
+                      [(one.name, one.subject) for one in found])
+        examination.repair(found)
+        self.assertNotIn(('placement', 'DELETE'), self.cloud.requests)
+
+    def test_provider_that_placement_did_not_list_stays(self):
+        examination = self.examination()
+        examination.run()
         examination.repair([drift.of(
-            'provider_of_unknown_host', None,
-            naming.provider_uuid(conductor_base.NODE, 'H100'))])
-        self.assertEqual({}, dict(self.cloud.requests))
+            'provider_of_unknown_host', None, '../../servers/s1')])
+        self.assertNotIn(('placement', 'DELETE'), self.cloud.requests)
+
+    def examination(self):
+        return doctor.Examination(
+            self.api, doctor_cloud.Cloud(self.cloud.connect), None)
 
 
 class BusyCloudTest(DoctorCase):
