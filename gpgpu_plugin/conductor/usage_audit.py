@@ -26,6 +26,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import limits
+from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage as usage_db
@@ -61,7 +62,7 @@ def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
         state.audited_until = complete
     earliest = _earliest(period, complete)
     if state.audited_until < earliest:
-        state.audited_until, state.audited_usage_id = earliest, 0
+        _begin_at(state, earliest)
     if state.audited_until >= complete:
         return False
     # Shorter than a period, if its length was changed.
@@ -71,10 +72,18 @@ def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
         session, beginning, ending, state.audited_usage_id, CHUNK)
     notification_db.usages_exist(session, rows, beginning, ending)
     if len(rows) < CHUNK:
-        state.audited_until, state.audited_usage_id = ending, 0
+        _begin_at(state, ending)
     else:
         state.audited_usage_id = rows[-1]['id']
+        state.auditing_until = ending
     return True
+
+
+def _begin_at(state: models.NotificationState,
+              beginning: datetime.datetime) -> None:
+    """Record that the next period begins at a time."""
+    state.audited_until, state.audited_usage_id = beginning, 0
+    state.auditing_until = None
 
 
 def _earliest(period: audit.AuditPeriod,

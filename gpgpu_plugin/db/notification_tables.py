@@ -53,7 +53,8 @@ class NotificationState(column.Base):
     many waited. ``audited_until``: end of the last audit period of which all
     ``exists`` notifications were written (UTC); NULL before the first one.
     ``audited_usage_id``: the last usage whose notification was written for the
-    period after that.
+    period after that, which ends at ``auditing_until``; NULL unless some of
+    them were written, or if the previous version wrote them.
     """
 
     __tablename__ = 'notification_states'
@@ -65,3 +66,4 @@ class NotificationState(column.Base):
     audited_until: orm.Mapped[datetime.datetime | None]
     audited_usage_id: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
+    auditing_until: orm.Mapped[datetime.datetime | None]

@@ -189,10 +189,24 @@ def dropped(session: orm.Session) -> int:
 def lock_state(session: orm.Session) -> models.NotificationState:
     """Return the state, locked until the transaction ends.
 
-    Must be the transaction's first statement (see db.api).
+    It must be the transaction's first statement, or follow the lock of a host
+    (see db.api). Nobody locks a host after it.
     """
     return session.scalars(
         sa.select(models.NotificationState)
         .where(models.NotificationState.name == _ALL)
         .with_for_update()
         .execution_options(populate_existing=True)).one()
+
+
+def audited_until(state: models.NotificationState,
+                  usage_id: int | None) -> datetime.datetime | None:
+    """Return until when the ``exists`` notifications of a usage are written.
+
+    :param usage_id: None: a new one
+    :returns: None: none ever was
+    """
+    is_in_period = (usage_id is not None
+                    and usage_id <= state.audited_usage_id)
+    return ((state.auditing_until if is_in_period else None)
+            or state.audited_until)

@@ -28,6 +28,8 @@ import datetime
 import json
 import typing
 from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -156,8 +158,12 @@ def resume(session: orm.Session, host_id: int,
     found = session.execute(
         _SUSPENDED, {'uuids': list(uuids), 'host_id': host_id}).all()
     if found:
-        session.execute(
-            _RESUME, {'uuids': sorted(row.assignment_uuid for row in found)})
+        uuids = sorted(row.assignment_uuid for row in found)
+        if outbox.is_enabled(session):
+            _audit_later(session, [
+                ({**row, 'ended_at': None}, row['ended_at'])
+                for row in _locked(session, uuids) if row['ended_at']])
+        session.execute(_RESUME, {'uuids': uuids})
     return sorted({row.instance_uuid for row in found})
 
 
@@ -175,6 +181,7 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
         session.execute(_INSERT, new)
         notification_db.usages_began(session, new)
         notification_db.usages_ended(session, new)
+        _audit_later(session, [(row, row['began_at']) for row in new])
     for row in rows:
         if row['known'] is not None:
             _end(session, [row['assignment_uuid']], row['ended_at'])
@@ -200,11 +207,36 @@ def _notify_of_end(session: orm.Session, uuids: Collection[str],
     one of another host to which the instance moved. If the former was right,
     there is a second notification, with the later end.
     """
-    rows = session.execute(_LOCKED, {'uuids': sorted(uuids)}).mappings().all()
-    notification_db.usages_ended(session, [
-        {**row, 'ended_at': end} for row in rows
+    ended = [
+        ({**row, 'ended_at': end}, row['ended_at'])
+        for row in _locked(session, uuids)
         if (end := max(row['began_at'], at)) != row['ended_at'] and (
-            row['ended_at'] is None or row['ended_at'] >= alive_since)])
+            row['ended_at'] is None or row['ended_at'] >= alive_since)]
+    notification_db.usages_ended(session, [row for row, _ in ended])
+    _audit_later(session, [(row, before) for row, before in ended if before])
+
+
+def _locked(session: orm.Session,
+            uuids: Collection[str]) -> Sequence[sa.RowMapping]:
+    return session.execute(
+        _LOCKED, {'uuids': sorted(uuids)}).mappings().all()
+
+
+def _audit_later(session: orm.Session, gaps: Collection[
+        tuple[Mapping[str, typing.Any], datetime.datetime]]) -> None:
+    """Notify of use that ``exists`` notifications lack.
+
+    :param gaps: usages as they are from now on, each with the time since which
+        it was taken for ended
+    """
+    if not gaps or not outbox.is_enabled(session):
+        return
+    # An audit of this moment, which does not see this transaction, is awaited.
+    state = outbox.lock_state(session)
+    for row, since in gaps:
+        until = outbox.audited_until(state, row.get('id'))
+        if until is not None and since < min(until, row['ended_at'] or until):
+            notification_db.usages_exist(session, [row], since, until)
 
 
 def in_period(session: orm.Session, beginning: datetime.datetime,

@@ -11,13 +11,16 @@
 #    under the License.
 """Notifications on PostgreSQL and MariaDB, with several conductors."""
 
+import collections
 import datetime
 import threading
 
 import fixtures
+import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import usage_audit
+from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import audit
 from tests.fixtures import database
@@ -119,6 +122,36 @@ class ConcurrentCase(base.ConductorTestCase):
         self.assertEqual(
             [(uuid, 1800) for uuid in uuids],
             [(data['uuid'], data['seconds']) for data in found])
+
+    def test_usage_that_goes_on_while_it_is_audited_adds_up(self):
+        now = datetime.datetime(2026, 11, 24, 12, 30)
+        with fixtures.MonkeyPatch('gpgpu_plugin.db.event.now', lambda: now):
+            usage_audit.run(self.db, audit.AuditPeriod.HOUR)
+            uuids = base.uuids(self.boot(8))
+        self.db.write(lambda session: usage_db.end(
+            session, uuids, now + datetime.timedelta(minutes=10)))
+        with self.db.reader() as session:
+            host_id = session.scalars(sa.select(models.Host.id)).one()
+        before = len(notified.messages(self.db))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 1))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.event.now',
+            lambda: now + datetime.timedelta(hours=1)))
+
+        def work(number):
+            if number == 0:
+                usage_audit.run(self.db, audit.AuditPeriod.HOUR)
+            else:
+                for uuid in uuids[number - 1::3]:
+                    self.db.write(lambda session: usage_db.resume(
+                        session, host_id, [uuid]))
+        self.at_once(4, work)
+        found = collections.Counter()
+        for message in notified.messages(self.db)[before:]:
+            data = message['payload']['gpgpu_object.data']
+            found[data['uuid']] += data['seconds']
+        self.assertEqual(dict.fromkeys(uuids, 1800), dict(found))
 
 
 class PostgreSQLConcurrentTest(PostgreSQLMixin, ConcurrentCase):

@@ -16,10 +16,12 @@ import datetime
 import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import audit
+from tests.fixtures import hosts
 from tests.fixtures import notified
 from tests.unit.conductor import base
 
@@ -45,11 +47,15 @@ class UsageAuditTest(base.ConductorTestCase):
             session.execute(sa.delete(models.Notification))
         self.now = at
         usage_audit.run(self.db, period)
-        found = [message['payload']['gpgpu_object.data'] for message in
-                 notified.messages(self.db)]
         return [(data['instance_uuid'], int(
             data['audit_period_beginning'][11:13]), data['seconds'])
-            for data in found]
+            for data in self.existing()]
+
+    def existing(self):
+        """Return the ``exists`` notifications that wait."""
+        return [message['payload']['gpgpu_object.data']
+                for message in notified.messages(self.db)
+                if message['event_type'] == 'gpgpu.assignment.exists']
 
     def test_each_usage_has_one_in_each_period_after_its_end(self):
         self.boot(2)
@@ -93,6 +99,31 @@ class UsageAuditTest(base.ConductorTestCase):
         self.assertEqual(['assignment.exists'] * 2, notified.types(self.db))
         self.assertEqual(['i2', 'i3'], [
             instance for instance, _, _ in self.run_at(self.now)])
+
+    def test_usage_that_goes_on_is_audited_for_the_time_between(self):
+        """Its host has it, although another one claimed for the instance."""
+        self.report_second_host()
+        origin = hosts.origin('h1', base.node_uuid('h1'))
+        left = base.uuids(self.boot())
+        self.now = NOON + 40 * MINUTE
+        elsewhere = base.uuids(self.boot(host='h2'))
+        self.now = NOON + 50 * MINUTE
+        releases.release(self.db, elsewhere)
+        self.assertEqual([('i1', 12, 600), ('i1', 12, 600)],
+                         self.run_at(NOON + 3 * HOUR + 2 * MINUTE))
+        self.now = NOON + 3 * HOUR + 10 * MINUTE
+        allocation_sync.compare(
+            self.db, 'h1', {}, left, 1, origin, used=left)
+        [data] = self.existing()[2:]
+        self.assertEqual(
+            (left[0], '2026-11-24T12:40:00Z', '2026-11-24T15:00:00Z',
+             140 * 60), tuple(data[name] for name in (
+                 'uuid', 'audit_period_beginning', 'audit_period_ending',
+                 'seconds')))
+        self.now += 10 * MINUTE
+        releases.release(self.db, left, origin)
+        self.assertEqual([('i1', 15, 1200)],
+                         self.run_at(NOON + 4 * HOUR + 2 * MINUTE))
 
     def test_periods_without_a_conductor_are_made_up_for(self):
         self.boot()

@@ -15,6 +15,7 @@ The hosts h1 and h2 do what nova-compute does; h3 claims its own GPUs for the
 instance of the others whenever it likes.
 """
 
+import collections
 import datetime
 import uuid
 
@@ -33,10 +34,13 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import audit
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
+from tests.fixtures import notified
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -58,9 +62,11 @@ class UsageMachine(RuleBasedStateMachine):
         counts as left since then
     :ivar notified: honest hosts that are to compare and have not yet
     :cvar resumed: comparisons, of all runs, that resumed usage
+    :cvar made_up: ``exists`` notifications, of all runs, for a part of a
+        period of which others had been written
     """
 
-    resumed = 0
+    resumed = made_up = 0
 
     def __init__(self):
         super().__init__()
@@ -70,6 +76,10 @@ class UsageMachine(RuleBasedStateMachine):
         self.case.setUp()
         self.case.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.event.now', self.now))
+        self.case.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
+        self.case.db.publish_as(notified.PUBLISHER)
+        self.audit(chunks=1)
         self.starts = dict.fromkeys((*HONEST, HOSTILE), 0)
         for host in self.starts:
             self.start(host)
@@ -87,6 +97,11 @@ class UsageMachine(RuleBasedStateMachine):
             self.come_back(host)
         self.compare()
         self.usage_is_as_expected()
+        self.audit(chunks=10 ** 3)
+        self.audits_add_up_to_the_usage()
+        type(self).made_up += sum(
+            not data['audit_period_beginning'].endswith('00:00Z')
+            for data in self.audited())
         self.case.doCleanups()
 
     def now(self):
@@ -268,6 +283,21 @@ class UsageMachine(RuleBasedStateMachine):
             self.notify(notified)
         self.case.clean_all()
 
+    # -- what the conductor does --------------------------------------------
+
+    @rule(chunks=st.integers(1, 3))
+    def audit(self, chunks):
+        """Write notifications of an hour that ends, or some of them."""
+        self.seconds += 3700
+        stops = iter([False] * chunks)
+        usage_audit.run(self.case.db, audit.AuditPeriod.HOUR,
+                        lambda: next(stops, True))
+
+    def audited(self):
+        return [message['payload']['gpgpu_object.data']
+                for message in notified.messages(self.case.db)
+                if message['event_type'] == 'gpgpu.assignment.exists']
+
     # -- what holds ---------------------------------------------------------
 
     def usages(self):
@@ -292,6 +322,25 @@ class UsageMachine(RuleBasedStateMachine):
                     uuid_, found, self.expected)
 
     @invariant()
+    def audits_add_up_to_the_usage(self):
+        """Each second of use in audited periods is in one notification."""
+        with self.case.db.reader() as session:
+            state = session.scalars(sa.select(models.NotificationState)).one()
+            usages = session.scalars(sa.select(models.Usage)).all()
+            session.expunge_all()
+        found = collections.Counter()
+        for data in self.audited():
+            found[data['uuid']] += data['seconds']
+        for usage in usages:
+            until = (state.auditing_until
+                     if usage.id <= state.audited_usage_id
+                     else state.audited_until)
+            ended = min(usage.ended_at or until, until)
+            assert found[usage.assignment_uuid] == max(
+                0, (ended - usage.began_at).total_seconds()), (
+                    usage.assignment_uuid, until, self.audited())
+
+    @invariant()
     def export_has_what_has_ended_for_good(self):
         for row in usage_admin.unexported(self.case.db, 1000, None):
             if row.host in HONEST:
@@ -303,6 +352,7 @@ class UsageMachine(RuleBasedStateMachine):
 class AnyOrderTest(oslotest_base.BaseTestCase):
 
     def test_usage_is_what_its_host_says_whatever_others_claim(self):
-        UsageMachine.resumed = 0
+        UsageMachine.resumed = UsageMachine.made_up = 0
         vgpu_base.run_machine(UsageMachine, are_all_needed=True)
         self.assertGreater(UsageMachine.resumed, 3)
+        self.assertGreater(UsageMachine.made_up, 0)
