@@ -90,6 +90,8 @@ class RefusalEvents:
             collections.OrderedDict())
         self._waiting: collections.deque[_Refusal] = collections.deque()
         self._repeated: list[_Refusal] = []
+        # Those since the last line of the log that could not wait.
+        self._dropped = 0
         # Decisions of schedulers that were taken, the newest ones.
         self._filtered: collections.OrderedDict[_Decision, None] = (
             collections.OrderedDict())
@@ -125,6 +127,8 @@ class RefusalEvents:
             elif len(self._waiting) < _LIMIT:
                 self._remember(key, _Refusal(
                     row=row, payload=payload, at=self._clock()))
+            else:
+                self._dropped += 1
 
     def _remember(self, key: _Key, refusal: _Refusal) -> None:
         self._waiting.append(refusal)
@@ -160,6 +164,7 @@ class RefusalEvents:
 
     def run_once(self) -> None:
         """Store what waits, and the counts; never raises."""
+        self._log_dropped()
         try:
             while self._store(self._next()):
                 pass
@@ -170,6 +175,14 @@ class RefusalEvents:
                         {'seconds': INTERVAL, 'reason': exc})
         except Exception:
             LOG.exception('Cannot record what was refused')
+
+    def _log_dropped(self) -> None:
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            LOG.warning('Dropped %(number)s refusals, which no event and no '
+                        'notification tells, since %(limit)s wait for the '
+                        'database', {'number': dropped, 'limit': _LIMIT})
 
     def _next(self) -> list[_Refusal]:
         with self._lock:
@@ -187,9 +200,15 @@ class RefusalEvents:
             ids = self._db.write(functools.partial(_write, chunk))
         except exception.ConductorUnavailable:
             raise
-        except Exception:
-            # The database would refuse them again, and all that follow.
-            LOG.exception('Cannot record what was refused; dropping it')
+        except Exception as exc:
+            if len(chunk) > 1:
+                # One may be at fault, and the others are not.
+                for refusal in chunk:
+                    self._store([refusal])
+                return True
+            # The database would refuse it again.
+            LOG.error('Cannot record %(event)s; dropping it: %(reason)s',
+                      {'event': chunk[0].row, 'reason': exc})
         with self._lock:
             # Only this thread removes some.
             for _ in chunk:

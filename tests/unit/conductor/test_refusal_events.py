@@ -259,6 +259,23 @@ class FailureTest(RefusalCase):
         self.assertEqual(['i2'], [
             event.instance_uuid for event in self.events()])
 
+    def test_event_that_the_database_refuses_takes_no_other_with_it(self):
+        for instance in ('i1', 'bad', 'i2'):
+            self.deny(instance)
+        store = event_db.store
+
+        def fail(session, rows):
+            if any(row['instance_uuid'] == 'bad' for row in rows):
+                raise oslo_db_exception.DBDataError()
+            return store(session, rows)
+        with fixtures.MockPatchObject(event_db, 'store', fail):
+            self.subject.run_once()
+        self.assertIn("'bad'", self.log.output)
+        self.deny('i2')
+        self.subject.run_once()
+        self.assertEqual([('i1', 1), ('i2', 2)], [
+            (event.instance_uuid, event.count) for event in self.events()])
+
     def test_memory_is_bounded(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.refusal_events._LIMIT', 2))
@@ -267,6 +284,7 @@ class FailureTest(RefusalCase):
         # The scheduler keeps what there is no room for.
         self.assertFalse(self.subject.filtered(BY, [self.refusal()]))
         self.subject.run_once()
+        self.assertIn('Dropped 1 refusals', self.log.output)
         self.assertTrue(self.subject.filtered(BY, [self.refusal()]))
         self.deny('i1')
         self.subject.run_once()
