@@ -28,9 +28,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 import openstack
+import oslo_messaging
 from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import cloud
 from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import doctor_cloud
@@ -52,6 +54,8 @@ _LONGEST = 3600
 
 _COLUMNS = ('severity', 'drift', 'host', 'subject', 'outcome', 'says',
             'reason')
+_ERRORS = (exception.GPUPluginException, oslo_messaging.MessagingException,
+           *cloud.ERRORS)
 _UNKNOWN = drift.Severity.UNKNOWN
 _Drifts = dict[tuple[str, str, str], drift.Drift]
 
@@ -140,31 +144,55 @@ class Examination:
             yield from deployment.flavors(
                 self._cloud.flavors(), cloud.resource_classes)
 
-    def repair(self, drifts: Iterable[drift.Drift]) -> None:
-        """Execute the repairs of drifts; the next examination says if."""
+    def repair(self, drifts: Iterable[drift.Drift],
+               note: Callable[[str], object]) -> None:
+        """Execute the repairs of drifts; the next examination says if.
+
+        One that fails does not stop those after it, unless nobody answers.
+
+        :param note: told which failed, and why
+        """
+        for what, repair in self._repairs(list(drifts)):
+            try:
+                repair()
+            except _ERRORS as exc:
+                note(f'{what} failed: {reach.message(exc)}')
+                if type(exc) is exception.ConductorUnavailable:
+                    note('other repairs were not tried')
+                    return
+
+    def _repairs(self, drifts: Sequence[drift.Drift]) -> Iterator[
+            tuple[str, Callable[[], object]]]:
+        """Yield what each repair is and what executes it, in their order."""
         context = gpgpu_context.admin()
-        drifts = list(drifts)
         for found in drifts:
             if found.repair in drift.OF_CONDUCTOR:
-                self._api.repair_database(context, found, reach.actor())
-        self._delete_providers([
-            found.subject for found in drifts
-            if found.repair is drift.Repair.PROVIDER
-            and found.subject in self._unknown_providers])
+                yield (f'{found.repair} of {found.subject}',
+                       functools.partial(self._api.repair_database, context,
+                                         found, reach.actor()))
+        expected = functools.cache(self._expected_providers)
+        for found in drifts:
+            if (found.repair is drift.Repair.PROVIDER
+                    and found.subject in self._unknown_providers):
+                yield (f'deletion of provider {found.subject}',
+                       functools.partial(self._delete_provider, found.subject,
+                                         expected))
         # What the database offers now.
         for wanted, hosts in repairs.by_hosts(drifts).items():
-            self._api.repair_hosts(context, hosts, wanted)
+            yield (f'{", ".join(wanted)} on {", ".join(hosts)}',
+                   functools.partial(self._api.repair_hosts, context, hosts,
+                                     wanted))
 
-    def _delete_providers(self, uuids: Sequence[str]) -> None:
-        """Delete providers, but those of hosts that reported meanwhile."""
-        if not uuids:
-            return
-        expected = {
+    def _expected_providers(self) -> set[str]:
+        return {
             group.provider_uuid for record in self._api.examine_database(
                 gpgpu_context.admin()) for group in record.groups}
-        for uuid in uuids:
-            if uuid not in expected:
-                self._cloud.delete_provider(uuid)
+
+    def _delete_provider(self, uuid: str,
+                         expected: Callable[[], set[str]]) -> None:
+        """Delete a provider, but not of a host that reported meanwhile."""
+        if uuid not in expected():
+            self._cloud.delete_provider(uuid)
 
 
 def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
@@ -215,7 +243,7 @@ class Doctor(reach.Command, lister.Lister):
         left = found
         if parsed_args.fix and any(
                 one.repair for one in found.values()):
-            examination.repair(found.values())
+            examination.repair(found.values(), self.note)
             left = examination.run()
             found |= _unknown(left)
         rows = _rows(found, left, fix=parsed_args.fix)

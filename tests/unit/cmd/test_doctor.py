@@ -16,7 +16,9 @@ import uuid
 
 import fixtures
 import sqlalchemy as sa
+from openstack import exceptions as sdk_exceptions
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.db import models
@@ -154,9 +156,7 @@ class ExitCodeTest(DoctorCase):
 class RepairTest(DoctorCase):
 
     def test_wrong_capacity_is_repaired_in_the_database(self):
-        with self.conductor.db.engine.begin() as connection:
-            connection.execute(sa.update(models.VGPUType).values(
-                remaining_capacity=99))
+        self.wrong_capacities(99)
         code, [row], _ = self.doctor('--fix')
         self.assertEqual(doctor.ALL_REPAIRED, code)
         self.assertEqual(('capacity_wrong', 'h1', 'repaired'), (
@@ -187,15 +187,70 @@ class RepairTest(DoctorCase):
         self.assertIn(('provider_of_unknown_host',
                        naming.provider_uuid(conductor_base.NODE, 'H100')),
                       [(one.name, one.subject) for one in found])
-        examination.repair(found)
+        examination.repair(found, self.fail)
         self.assertNotIn(('placement', 'DELETE'), self.cloud.requests)
 
     def test_provider_that_placement_did_not_list_stays(self):
         examination = self.examination()
         examination.run()
         examination.repair([drift.of(
-            'provider_of_unknown_host', None, '../../servers/s1')])
+            'provider_of_unknown_host', None, '../../servers/s1')], self.fail)
         self.assertNotIn(('placement', 'DELETE'), self.cloud.requests)
+
+    def test_repair_that_fails_stops_no_other(self):
+        self.wrong_capacities(99)
+        drifts = (REPAIRABLE,)
+        self.found = [drifts, drifts, ()]
+        with self.failing(exception.DatabaseBusy(reason='a lock')):
+            code, rows, err = self.doctor('--fix')
+        self.assertEqual(doctor.DRIFT_LEFT, code)
+        self.assertEqual(
+            {'capacity_wrong': 'left', 'instance_deleted': 'repaired'},
+            {row['Drift']: row['Outcome'] for row in rows})
+        self.assertIn(' failed: ', err)
+        self.assertIn('a lock', err)
+        self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)
+
+    def test_repairs_end_if_nobody_answers(self):
+        self.wrong_capacities(99)
+        drifts = (REPAIRABLE,)
+        self.found = [drifts]
+        with self.failing(exception.ConductorUnavailable(
+                method='repair_database', timeout=60)):
+            code, rows, err = self.doctor('--fix')
+        self.assertEqual(doctor.DRIFT_LEFT, code)
+        self.assertEqual({'left'}, {row['Outcome'] for row in rows})
+        self.assertIn('other repairs were not tried', err)
+        self.assertEqual([], self.repairs)
+
+    def test_provider_that_cannot_be_deleted_stops_no_repair(self):
+        self.answers['/resource_providers']['resource_providers'].append(
+            {'uuid': 'p9', 'name': 'gone_gpu_H100',
+             'root_provider_uuid': 'n9'})
+        self.answers['/resource_providers/p9/allocations'] = {
+            'allocations': {}}
+        drifts = (REPAIRABLE,)
+        self.found = [drifts, drifts, ()]
+
+        def fail(cloud, path):
+            raise sdk_exceptions.SDKException('no route')
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.cmd.doctor_cloud.Cloud.delete_from_placement',
+                fail):
+            code, rows, err = self.doctor('--fix')
+        self.assertEqual(doctor.DRIFT_LEFT, code)
+        self.assertIn('deletion of provider p9 failed: ', err)
+        self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)
+
+    def wrong_capacities(self, value):
+        with self.conductor.db.engine.begin() as connection:
+            connection.execute(sa.update(models.VGPUType).values(
+                remaining_capacity=value))
+
+    def failing(self, error):
+        def fail(api, *args):
+            raise error
+        return fixtures.MonkeyPatch(f'{_CONDUCTOR}.repair_database', fail)
 
     def examination(self):
         return doctor.Examination(
