@@ -375,12 +375,15 @@ def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
 
 def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
           ram: pathlib.Path, rom: pathlib.Path | None) -> int:
+    nested = bool(os.environ.get('GPGPU_LAB_NESTED'))
+    # With the vCPUs in turn in one thread, a guest of the guest may spin for
+    # ever; with one thread for each, QEMU 7.2 may crash when both are online.
+    thread = 'multi' if nested else 'single'
     arguments = [
         'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display',
         'none', '-machine', 'q35,usb=off,vmport=off', '-accel',
-        'tcg,thread=single,tb-size=512', '-cpu',
-        NESTED_CPU if os.environ.get('GPGPU_LAB_NESTED') else CPU, '-smp',
-        '2,sockets=2', '-m', '2G',
+        f'tcg,thread={thread},tb-size=512', '-cpu',
+        NESTED_CPU if nested else CPU, '-smp', '2,sockets=2', '-m', '2G',
         '-object', 'memory-backend-ram,id=m0,size=1024M',
         '-object', 'memory-backend-ram,id=m1,size=1024M',
         '-numa', 'node,nodeid=0,cpus=0,memdev=m0',
