@@ -71,11 +71,10 @@ def new(path: pathlib.Path) -> Iterator[typing.IO[str]]:
     _sync_folder(path.parent)
 
 
-def sync(file: typing.IO[str]) -> None:
-    """Return when what was written to a file is on disk.
+def sync(file: typing.IO[str]) -> bool:
+    """Return when what was written to a file is on disk, or in a pipe.
 
-    For a pipe or a terminal it returns when the text is written.
-
+    :returns: whether it is on disk
     :raises OSError: it cannot be written
     """
     file.flush()
@@ -85,6 +84,8 @@ def sync(file: typing.IO[str]) -> None:
         # io.UnsupportedOperation has no number: a file in memory.
         if exc.errno is not None and exc.errno not in _CANNOT_SYNC:
             raise
+        return False
+    return True
 
 
 def _sync_folder(path: pathlib.Path) -> None:

@@ -30,6 +30,9 @@ from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import usage as objects
 
+_FORMULA = tuple('=+-@\t\r')
+"""What a formula of a spreadsheet begins with."""
+
 _FIELDS = tuple(field.name for field in dataclasses.fields(objects.UsageInfo))
 
 
@@ -43,24 +46,26 @@ class UsageExport(reach.Command, command.Command):
             help='file to write, which must not exist (default: standard '
                  'output). Usage is marked as exported after it is on '
                  'disk: after a crash, a usage may be exported again with '
-                 'the same UUID. In a pipe it is marked after it was '
-                 'written, even if the reader of the pipe fails later')
+                 'the same UUID. In a pipe or on a terminal it is not '
+                 'marked, since its reader may fail')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        uuids = (self._to_stdout() if parsed_args.to is None
-                 else self._to_file(parsed_args.to))
+        if parsed_args.to is None:
+            uuids = self._write(self.app.stdout)
+            if not durable.sync(self.app.stdout):
+                self.note(f'wrote {text.counted(len(uuids), "usage")}, and '
+                          f'marked none as exported, since standard output '
+                          f'is no file; use --to')
+                return
+        else:
+            uuids = self._to_file(parsed_args.to)
         marked = self._mark(uuids)
         self.note(f'exported {text.counted(len(uuids), "usage")}')
         if marked < len(uuids):
             self.note(f'{len(uuids) - marked} of them were exported by '
                       f'another run at the same time; keep one of two rows '
                       f'with the same UUID')
-
-    def _to_stdout(self) -> list[str]:
-        uuids = self._write(self.app.stdout)
-        durable.sync(self.app.stdout)
-        return uuids
 
     def _to_file(self, path: pathlib.Path) -> list[str]:
         """Write a file; return the UUIDs of the usages in it.
@@ -90,7 +95,7 @@ class UsageExport(reach.Command, command.Command):
             page = self.api.usage_unexported(
                 gpgpu_context.admin(), limit=admin.PAGE_SIZE,
                 marker=uuids[-1] if uuids else None)
-            writer.writerows(map(dataclasses.asdict, page))
+            writer.writerows(map(_row, page))
             uuids += [usage.uuid for usage in page]
             if len(page) < admin.PAGE_SIZE:
                 return uuids
@@ -101,3 +106,14 @@ class UsageExport(reach.Command, command.Command):
             self.api.usage_mark_exported(
                 gpgpu_context.admin(), uuids[first:first + admin.PAGE_SIZE])
             for first in range(0, len(uuids), admin.PAGE_SIZE))
+
+
+def _row(usage: objects.UsageInfo) -> dict[str, object]:
+    """Return the fields of a usage, none of which is a formula.
+
+    The serial number is what a card, or its host, says.
+    """
+    return {
+        name: f"'{value}" if isinstance(value, str) and value.startswith(
+            _FORMULA) else value
+        for name, value in dataclasses.asdict(usage).items()}

@@ -200,15 +200,14 @@ class RefusalEvents:
             ids = self._db.write(functools.partial(_write, chunk))
         except exception.ConductorUnavailable:
             raise
-        except Exception as exc:
+        except Exception:
             if len(chunk) > 1:
                 # One may be at fault, and the others are not.
                 for refusal in chunk:
                     self._store([refusal])
                 return True
             # The database would refuse it again.
-            LOG.error('Cannot record %(event)s; dropping it: %(reason)s',
-                      {'event': chunk[0].row, 'reason': exc})
+            LOG.exception('Cannot record %s; dropping it', chunk[0].row)
         with self._lock:
             # Only this thread removes some.
             for _ in chunk:

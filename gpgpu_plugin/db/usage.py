@@ -258,7 +258,7 @@ def in_period(session: orm.Session, beginning: datetime.datetime,
 
 
 def _values(row: sa.RowMapping, began_at: datetime.datetime,
-            ended_at: datetime.datetime | None) -> dict[str, object]:
+            ended_at: datetime.datetime | None) -> dict[str, typing.Any]:
     return {name: row[name] for name in _NAMES} | {
         'role': str(claim_obj.ClaimRole.INSTANCE),
         'serial': (_serial(row['function'])

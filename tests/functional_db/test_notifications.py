@@ -13,6 +13,7 @@
 
 import collections
 import datetime
+import functools
 import threading
 
 import fixtures
@@ -144,8 +145,8 @@ class ConcurrentCase(base.ConductorTestCase):
                 usage_audit.run(self.db, audit.AuditPeriod.HOUR)
             else:
                 for uuid in uuids[number - 1::3]:
-                    self.db.write(lambda session: usage_db.resume(
-                        session, host_id, [uuid]))
+                    self.db.write(functools.partial(
+                        usage_db.resume, host_id=host_id, uuids=[uuid]))
         self.at_once(4, work)
         found = collections.Counter()
         for message in notified.messages(self.db)[before:]:

@@ -118,9 +118,16 @@ class DurableTest(base.BaseTestCase):
         with open(reading, encoding='utf-8') as result:
             with open(writing, 'w', encoding='utf-8') as file:
                 file.write('text')
-                durable.sync(file)
+                self.assertFalse(durable.sync(file))
             self.assertEqual('text', result.read())
-        durable.sync(io.StringIO())
+        self.assertFalse(durable.sync(io.StringIO()))
+
+    def test_what_has_a_disk_is_on_it(self):
+        with open(pathlib.Path(self.folder) / 'new.csv', 'w',
+                  encoding='utf-8') as file:
+            file.write('text')
+            self.assertTrue(durable.sync(file))
+            self.assertEqual('text', pathlib.Path(file.name).read_text())
 
     def test_designations(self):
         self.useFixture(fixtures.MockPatchObject(

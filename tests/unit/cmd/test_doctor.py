@@ -237,7 +237,7 @@ class RepairTest(DoctorCase):
         with fixtures.MonkeyPatch(
                 'gpgpu_plugin.cmd.doctor_cloud.Cloud.delete_from_placement',
                 fail):
-            code, rows, err = self.doctor('--fix')
+            code, _, err = self.doctor('--fix')
         self.assertEqual(doctor.DRIFT_LEFT, code)
         self.assertIn('deletion of provider p9 failed: ', err)
         self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)

@@ -16,9 +16,12 @@ import io
 import os
 
 import fixtures
+import sqlalchemy as sa
 
+from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import models
 from gpgpu_plugin.rpc import conductor_api
 from tests.unit.cmd import base
 
@@ -71,8 +74,30 @@ class ExportTest(base.CommandTestCase):
                                     'vgpu_type', 'serial', 'address')])
         self.assertRegex(row['ended_at'], r'\A2\d{3}-.*T.*Z\Z')
 
-    def test_stdout(self):
+    def test_serial_number_is_no_formula_of_a_spreadsheet(self):
+        with self.conductor.db.engine.begin() as connection:
+            connection.execute(sa.update(models.Usage).values(
+                serial='=HYPERLINK("http://x")', flavor='gpu-1'))
+        self.export()
+        self.assertEqual(
+            {("'=HYPERLINK(\"http://x\")", 'gpu-1')},
+            {(row['serial'], row['flavor']) for row in self.read()})
+
+    def test_what_a_pipe_gets_is_not_marked(self):
+        """Its reader may fail."""
         result = self.manage('usage', 'export')
+        self.assertEqual(3, len(self.rows(result.out)))
+        self.assertIn('wrote 3 usages, and marked none', result.err)
+        self.export()
+        self.assertEqual(set(self.ended), self.uuids())
+
+    def test_stdout_that_is_a_file_is_marked(self):
+        sync = durable.sync
+        with (open(self.path, 'w', encoding='utf-8') as file,
+              fixtures.MockPatchObject(
+                  durable, 'sync', lambda stdout: sync(file))):
+            result = self.manage('usage', 'export')
+        self.assertIn('exported 3 usages', result.err)
         self.assertEqual(3, len(self.rows(result.out)))
         self.assertEqual([], self.rows(self.manage('usage', 'export').out))
 
