@@ -61,11 +61,12 @@ class Cloud:
         """Return what Placement answers to a GET request."""
         return _get(self._connection.placement, path, _PLACEMENT, query)
 
-    def delete_from_placement(self, path: str) -> int:
-        """Delete in Placement; return the status of the answer."""
-        status: int = self._connection.placement.delete(
-            path, headers=_PLACEMENT, raise_exc=False).status_code
-        return status
+    def delete_from_placement(self, path: str) -> None:
+        """Delete in Placement what may be gone already."""
+        response = self._connection.placement.delete(
+            path, headers=_PLACEMENT, raise_exc=False)
+        if response.status_code != 404:
+            sdk_exceptions.raise_from_response(response)
 
     def nova(self, path: str,
              query: dict[str, str] | None = None) -> JSON:

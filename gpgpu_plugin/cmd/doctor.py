@@ -45,6 +45,7 @@ from gpgpu_plugin.doctor import repairs
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import doctor_contract
 
 DRIFT_LEFT = 3
 ALL_REPAIRED = 4
@@ -148,7 +149,8 @@ class Examination:
                note: Callable[[str], object]) -> None:
         """Execute the repairs of drifts; the next examination says if.
 
-        One that fails does not stop those after it, unless nobody answers.
+        One that fails does not stop those after it, unless the conductor, its
+        database or its broker cannot be reached.
 
         :param note: told which failed, and why
         """
@@ -157,8 +159,9 @@ class Examination:
                 repair()
             except _ERRORS as exc:
                 note(f'{what} failed: {reach.message(exc)}')
-                if type(exc) is exception.ConductorUnavailable:
-                    note('other repairs were not tried')
+                if isinstance(exc, exception.ConductorUnavailable) and (
+                        not isinstance(exc, exception.DatabaseBusy)):
+                    note('the repairs after it were not tried')
                     return
 
     def _repairs(self, drifts: Sequence[drift.Drift]) -> Iterator[
@@ -167,7 +170,7 @@ class Examination:
         context = gpgpu_context.admin()
         for found in drifts:
             if found.repair in drift.OF_CONDUCTOR:
-                yield (f'{found.repair} of {found.subject}',
+                yield (f'{found.repair} of {found.subject} of {found.host}',
                        functools.partial(self._api.repair_database, context,
                                          found, reach.actor()))
         expected = functools.cache(self._expected_providers)
@@ -179,9 +182,18 @@ class Examination:
                                          expected))
         # What the database offers now.
         for wanted, hosts in repairs.by_hosts(drifts).items():
-            yield (f'{", ".join(wanted)} on {", ".join(hosts)}',
-                   functools.partial(self._api.repair_hosts, context, hosts,
-                                     wanted))
+            for some in doctor_contract.batches(hosts):
+                yield (f'{", ".join(wanted)} of '
+                       f'{text.counted(len(some), "host")}',
+                       functools.partial(self._repair_hosts, some, wanted))
+
+    def _repair_hosts(self, hosts: Sequence[str],
+                      wanted: Sequence[drift.Repair]) -> None:
+        silent = [answer.host for answer in self._api.repair_hosts(
+            gpgpu_context.admin(), hosts, wanted) if answer.drifts is None]
+        if silent:
+            raise exception.HostError(
+                path=', '.join(silent), reason='no answer in time')
 
     def _expected_providers(self) -> set[str]:
         return {
@@ -244,7 +256,7 @@ class Doctor(reach.Command, lister.Lister):
         if parsed_args.fix and any(
                 one.repair for one in found.values()):
             examination.repair(found.values(), self.note)
-            left = examination.run()
+            left = _afterwards(examination)
             found |= _unknown(left)
         rows = _rows(found, left, fix=parsed_args.fix)
         self._code = _code(rows)
@@ -265,6 +277,16 @@ class Doctor(reach.Command, lister.Lister):
             key: found for key, found in second.items()
             if key in first and (found.name not in drift.COUNTED
                                  or found.says == first[key].says)}
+
+
+def _afterwards(examination: Examination) -> _Drifts:
+    """Return the drifts after the repairs."""
+    try:
+        return examination.run()
+    except exception.ConductorUnavailable as exc:
+        found = drift.of('conductor_not_examined', None, 'conductor',
+                         conductor=reach.message(exc))
+        return {found.key: found}
 
 
 def _seconds(text: str) -> float:

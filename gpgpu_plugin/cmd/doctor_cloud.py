@@ -54,15 +54,13 @@ class Cloud(cloud.Cloud):
             for uuid, provider in self._listed(
                 {**tree, 'required': _OURS}).items()]
 
-    def delete_provider(self, uuid: str) -> bool:
+    def delete_provider(self, uuid: str) -> None:
         """Delete a provider without allocations.
 
-        :returns: whether it is gone; Placement refuses while something is
-            allocated there
-        :raises cloud.ERRORS: Placement cannot be reached
+        :raises cloud.ERRORS: Placement cannot be reached, or refuses, as it
+            does while something is allocated there
         """
-        return self.delete_from_placement(
-            f'/resource_providers/{uuid}') in (204, 404)
+        self.delete_from_placement(f'/resource_providers/{uuid}')
 
     def _listed(self, query: dict[str, str]) -> dict[str, view.Provider]:
         return {

@@ -17,6 +17,7 @@ See rpc.conductor_contract and rpc.compute_api, which have the other methods.
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
@@ -113,3 +114,9 @@ class Examined(typing.Protocol):
         :param asked_at: seconds since the epoch
         :param repairs: what is repaired first
         """
+
+
+def batches(hosts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield as many hosts as one call may name."""
+    return (hosts[first:first + HOSTS_AT_ONCE]
+            for first in range(0, len(hosts), HOSTS_AT_ONCE))

@@ -17,7 +17,6 @@ the contracts beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
@@ -277,7 +276,7 @@ class OperatorAPI(conductor_client.ConductorClient):
                       ) -> tuple[view.HostAnswer, ...]:
         # The conductor itself waits for nova-computes.
         return tuple(
-            answer for some in _batches(hosts)
+            answer for some in doctor_contract.batches(hosts)
             for answer in self._call_within(
                 self._timeout + doctor_contract.EXAMINE_TIMEOUT,
                 _Conductor.examine_hosts, ctxt, hosts=some))
@@ -286,7 +285,7 @@ class OperatorAPI(conductor_client.ConductorClient):
                      repairs: Sequence[drift.Repair],
                      ) -> tuple[view.HostAnswer, ...]:
         return tuple(
-            answer for some in _batches(hosts)
+            answer for some in doctor_contract.batches(hosts)
             for answer in self._call_within(
                 self._timeout + doctor_contract.REPAIR_TIMEOUT,
                 _Conductor.repair_hosts, ctxt, hosts=some, repairs=repairs))
@@ -295,10 +294,3 @@ class OperatorAPI(conductor_client.ConductorClient):
                         actor: str) -> bool:
         return self._call(
             _Conductor.repair_database, ctxt, found=found, actor=actor)
-
-
-def _batches(hosts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield as many hosts as one call may name."""
-    size = doctor_contract.HOSTS_AT_ONCE
-    return (hosts[first:first + size]
-            for first in range(0, len(hosts), size))

@@ -16,7 +16,6 @@ import uuid
 
 import fixtures
 import sqlalchemy as sa
-from openstack import exceptions as sdk_exceptions
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import doctor
@@ -25,6 +24,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.rpc import conductor_api
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_cloud
 from tests.unit.conductor import base as conductor_base
@@ -211,6 +211,34 @@ class RepairTest(DoctorCase):
         self.assertIn('a lock', err)
         self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)
 
+    def test_conductor_that_dies_meanwhile_leaves_a_list(self):
+        examine = conductor_api.ConductorAPI.examine_database
+        silence = exception.ConductorUnavailable(
+            method='repair_database', timeout=60)
+        answers = iter([None, None, silence])
+
+        def examine_database(api, *args, **kwargs):
+            if error := next(answers):
+                raise error
+            return examine(api, *args, **kwargs)
+        self.wrong_capacities(99)
+        with self.failing(silence), fixtures.MonkeyPatch(
+                f'{_CONDUCTOR}.examine_database', examine_database):
+            code, rows, _ = self.doctor('--fix')
+        self.assertEqual(doctor.NOT_EXAMINED, code)
+        self.assertEqual(
+            {'capacity_wrong': 'unknown', 'conductor_not_examined': 'left'},
+            {row['Drift']: row['Outcome'] for row in rows})
+
+    def test_hosts_that_do_not_answer_a_repair_are_named(self):
+        drifts = (REPAIRABLE,)
+        self.found = [drifts, drifts, ()]
+        with fixtures.MonkeyPatch(
+                f'{_CONDUCTOR}.repair_hosts', lambda *args: [
+                    view.HostAnswer(host='h1', drifts=None)]):
+            _, _, err = self.doctor('--fix')
+        self.assertIn('compare of 1 host failed: h1: no answer in time', err)
+
     def test_repairs_end_if_nobody_answers(self):
         self.wrong_capacities(99)
         drifts = (REPAIRABLE,)
@@ -220,7 +248,8 @@ class RepairTest(DoctorCase):
             code, rows, err = self.doctor('--fix')
         self.assertEqual(doctor.DRIFT_LEFT, code)
         self.assertEqual({'left'}, {row['Outcome'] for row in rows})
-        self.assertIn('other repairs were not tried', err)
+        self.assertIn('of h1 failed: ', err)
+        self.assertIn('the repairs after it were not tried', err)
         self.assertEqual([], self.repairs)
 
     def test_provider_that_cannot_be_deleted_stops_no_repair(self):
@@ -231,13 +260,8 @@ class RepairTest(DoctorCase):
             'allocations': {}}
         drifts = (REPAIRABLE,)
         self.found = [drifts, drifts, ()]
-
-        def fail(cloud, path):
-            raise sdk_exceptions.SDKException('no route')
-        with fixtures.MonkeyPatch(
-                'gpgpu_plugin.cmd.doctor_cloud.Cloud.delete_from_placement',
-                fail):
-            code, _, err = self.doctor('--fix')
+        self.answers['/resource_providers/p9'] = lambda path, query: 409
+        code, _, err = self.doctor('--fix')
         self.assertEqual(doctor.DRIFT_LEFT, code)
         self.assertIn('deletion of provider p9 failed: ', err)
         self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)

@@ -66,10 +66,14 @@ class PlacementTest(CloudCase):
             [query for path, query in self.fake.seen
              if path == '/resource_providers'])
 
-    def test_deleted_provider_is_gone_unless_placement_refuses(self):
-        for status, gone in ((204, True), (404, True), (409, False)):
+    def test_deletion_of_a_provider_that_placement_refuses_is_an_error(self):
+        for status in (204, 404):
             self.answers['/resource_providers/p9'] = status
-            self.assertIs(gone, self.cloud.delete_provider('p9'))
+            self.cloud.delete_provider('p9')
+        for status in (403, 409, 500):
+            self.answers['/resource_providers/p9'] = status
+            self.assertRaises(
+                cloud.ERRORS, self.cloud.delete_provider, 'p9')
 
     def test_refusal_is_an_error_that_the_command_knows(self):
         self.answers['/resource_providers'] = 403
