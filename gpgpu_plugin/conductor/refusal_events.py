@@ -51,6 +51,10 @@ PERIOD = 60.0
 CHUNK = 500
 """Number of events that one transaction stores."""
 
+FAILURES = 3
+"""Number of events in a row, each refused alone, after which it is not them
+that the database refuses."""
+
 _LIMIT = 10000
 
 _Key = tuple[str, str, str]
@@ -180,9 +184,9 @@ class RefusalEvents:
         with self._lock:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            LOG.warning('Dropped %(number)s refusals, which no event and no '
-                        'notification tells, since %(limit)s wait for the '
-                        'database', {'number': dropped, 'limit': _LIMIT})
+            LOG.warning('Dropped %s refusals without event or notification: '
+                        'too many waited for the database, or it refused '
+                        'them', dropped)
 
     def _next(self) -> list[_Refusal]:
         with self._lock:
@@ -195,26 +199,45 @@ class RefusalEvents:
         """
         if not chunk:
             return False
-        ids: list[int] = []
         try:
-            ids = self._db.write(functools.partial(_write, chunk))
+            self._store_together(chunk)
         except exception.ConductorUnavailable:
             raise
         except Exception:
-            if len(chunk) > 1:
-                # One may be at fault, and the others are not.
-                for refusal in chunk:
-                    self._store([refusal])
-                return True
-            # The database would refuse it again.
-            LOG.exception('Cannot record %s; dropping it', chunk[0].row)
-        with self._lock:
-            # Only this thread removes some.
-            for _ in chunk:
-                self._waiting.popleft()
-            for refusal, event_id in zip(chunk, ids, strict=False):
-                refusal.id = event_id
+            LOG.exception('Cannot record what was refused')
+            self._store_each(chunk)
         return True
+
+    def _store_together(self, chunk: Sequence[_Refusal]) -> None:
+        """Store the first ones that wait, in one transaction."""
+        ids = self._db.write(functools.partial(_write, chunk))
+        with self._lock:
+            for refusal, event_id in zip(chunk, ids, strict=True):
+                refusal.id = event_id
+        self._remove(len(chunk))
+
+    def _store_each(self, chunk: list[_Refusal]) -> None:
+        """Store the first ones that wait, but those that are refused alone."""
+        failures = 0
+        while chunk and failures < FAILURES:
+            refusal = chunk.pop(0)
+            try:
+                self._store_together([refusal])
+                failures = 0
+            except exception.ConductorUnavailable:
+                raise
+            except Exception:
+                LOG.exception('Cannot record %s; dropping it', refusal.row)
+                failures += 1
+                self._remove(1, dropped=1)
+        self._remove(len(chunk), dropped=len(chunk))
+
+    def _remove(self, number: int, dropped: int = 0) -> None:
+        """Remove the first ones that wait; only one thread does so."""
+        with self._lock:
+            for _ in range(number):
+                self._waiting.popleft()
+            self._dropped += dropped
 
     def _count(self) -> None:
         """Write how often denials were repeated."""

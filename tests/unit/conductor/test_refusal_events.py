@@ -276,6 +276,19 @@ class FailureTest(RefusalCase):
         self.assertEqual([('i1', 1), ('i2', 2)], [
             (event.instance_uuid, event.count) for event in self.events()])
 
+    def test_database_that_refuses_all_is_not_asked_for_each(self):
+        for number in range(20):
+            self.deny(f'i{number}')
+        with self.failing(oslo_db_exception.DBDataError()):
+            self.subject.run_once()
+        self.assertEqual(
+            refusal_events.FAILURES, self.log.output.count('; dropping it'))
+        self.deny('i20')
+        self.subject.run_once()
+        self.assertIn('Dropped 20 refusals', self.log.output)
+        self.assertEqual(['i20'], [
+            event.instance_uuid for event in self.events()])
+
     def test_memory_is_bounded(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.refusal_events._LIMIT', 2))
