@@ -72,7 +72,7 @@ def new(path: pathlib.Path) -> Iterator[typing.IO[str]]:
 
 
 def sync(file: typing.IO[str]) -> bool:
-    """Return when what was written to a file is on disk, or in a pipe.
+    """Flush a file, and sync it to disk if it is on one.
 
     :returns: whether it is on disk
     :raises OSError: it cannot be written

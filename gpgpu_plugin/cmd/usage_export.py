@@ -31,7 +31,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import usage as objects
 
 _FORMULA = tuple('=+-@\t\r')
-"""What a formula of a spreadsheet begins with."""
+"""Characters that begin a formula in a spreadsheet."""
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(objects.UsageInfo))
 
@@ -46,8 +46,9 @@ class UsageExport(reach.Command, command.Command):
             help='file to write, which must not exist (default: standard '
                  'output). Usage is marked as exported after it is on '
                  'disk: after a crash, a usage may be exported again with '
-                 'the same UUID. In a pipe or on a terminal it is not '
-                 'marked, since its reader may fail')
+                 'the same UUID. If standard output is a pipe or a '
+                 'terminal, nothing is marked, because the program that '
+                 'reads it may fail')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -55,8 +56,8 @@ class UsageExport(reach.Command, command.Command):
             uuids = self._write(self.app.stdout)
             if not durable.sync(self.app.stdout):
                 self.note(f'wrote {text.counted(len(uuids), "usage")}, and '
-                          f'marked none as exported, since standard output '
-                          f'is no file; use --to')
+                          f'marked none as exported, because standard output '
+                          f'is not a file on a disk; use --to')
                 return
         else:
             uuids = self._to_file(parsed_args.to)
@@ -111,7 +112,7 @@ class UsageExport(reach.Command, command.Command):
 def _row(usage: objects.UsageInfo) -> dict[str, object]:
     """Return the fields of a usage, none of which is a formula.
 
-    The serial number is what a card, or its host, says.
+    The serial number comes from the card or the host, and is not trusted.
     """
     return {
         name: f"'{value}" if isinstance(value, str) and value.startswith(
