@@ -376,8 +376,8 @@ def _boot(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
 def _qemu(folder: pathlib.Path, out: pathlib.Path, image: pathlib.Path,
           ram: pathlib.Path, rom: pathlib.Path | None) -> int:
     nested = bool(os.environ.get('GPGPU_LAB_NESTED'))
-    # With the vCPUs in turn in one thread, a guest of the guest may spin for
-    # ever; with one thread for each, QEMU 7.2 may crash when both are online.
+    # If one thread runs both vCPUs in turn, a nested guest may spin forever.
+    # With a thread for each, QEMU 7.2 may crash while both are online.
     thread = 'multi' if nested else 'single'
     arguments = [
         'qemu-system-x86_64', '-nodefaults', '-no-user-config', '-display',
