@@ -56,18 +56,11 @@ def run(db: api.Database, period: audit.AuditPeriod,
 def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
     """Write some notifications; return whether there may be more."""
     state = outbox.lock_state(session)
-    complete = audit.beginning(period, event_db.now() - DELAY)
-    if state.audited_until is None:
-        # Nothing was promised for the time before notifications were enabled.
-        state.audited_until = complete
-    earliest = _earliest(period, complete)
-    if state.audited_until < earliest:
-        _begin_at(state, earliest)
-    if state.audited_until >= complete:
-        return False
-    # Shorter than a period, if its length was changed.
+    # What was begun is completed, even if the length was changed.
+    ending = outbox.auditing_until(state) or _begin_next(state, period)
     beginning = state.audited_until
-    ending = audit.ending(period, beginning)
+    if beginning is None or ending is None:
+        return False
     rows = usage_db.in_period(
         session, beginning, ending, state.audited_usage_id, CHUNK)
     notification_db.usages_exist(session, rows, beginning, ending)
@@ -77,6 +70,22 @@ def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
         state.audited_usage_id = rows[-1]['id']
         state.auditing_until = ending
     return True
+
+
+def _begin_next(state: models.NotificationState,
+                period: audit.AuditPeriod) -> datetime.datetime | None:
+    """Return the end of the next period; None: it is not over yet."""
+    complete = audit.beginning(period, event_db.now() - DELAY)
+    if state.audited_until is None:
+        # Nothing was promised for the time before notifications were enabled.
+        state.audited_since = state.audited_until = complete
+    earliest = _earliest(period, complete)
+    if state.audited_until < earliest:
+        _begin_at(state, earliest)
+    if state.audited_until >= complete:
+        return None
+    # Shorter than a period, if its length was changed.
+    return audit.ending(period, state.audited_until)
 
 
 def _begin_at(state: models.NotificationState,

@@ -50,11 +50,14 @@ class NotificationState(column.Base):
     ``name``: ``all``. ``sender``: UUID of the conductor that sends, until
     ``sends_until`` in seconds since the epoch by the database's clock.
     ``dropped``: number of notifications that were deleted unsent, because too
-    many waited. ``audited_until``: end of the last audit period of which all
-    ``exists`` notifications were written (UTC); NULL before the first one.
+    many waited. ``audited_since``: beginning of the first audit period (UTC);
+    NULL before it, or if the previous version began to audit.
+    ``audited_until``: end of the last period of which all ``exists``
+    notifications were written; NULL before the first one.
     ``audited_usage_id``: the last usage whose notification was written for the
-    period after that, which ends at ``auditing_until``; NULL unless some of
-    them were written, or if the previous version wrote them.
+    period after that, which ends at ``auditing_until``. That is NULL, or not
+    after ``audited_until``, unless some of them were written; the previous
+    version leaves it as it is.
     """
 
     __tablename__ = 'notification_states'
@@ -66,4 +69,5 @@ class NotificationState(column.Base):
     audited_until: orm.Mapped[datetime.datetime | None]
     audited_usage_id: orm.Mapped[int] = orm.mapped_column(
         default=0, server_default='0')
+    audited_since: orm.Mapped[datetime.datetime | None]
     auditing_until: orm.Mapped[datetime.datetime | None]

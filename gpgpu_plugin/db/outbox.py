@@ -199,14 +199,21 @@ def lock_state(session: orm.Session) -> models.NotificationState:
         .execution_options(populate_existing=True)).one()
 
 
+def auditing_until(state: models.NotificationState,
+                   ) -> datetime.datetime | None:
+    """Return the end of a period of which some notifications are written."""
+    if state.audited_until is None or state.auditing_until is None or (
+            state.auditing_until <= state.audited_until):
+        return None
+    return state.auditing_until
+
+
 def audited_until(state: models.NotificationState,
-                  usage_id: int | None) -> datetime.datetime | None:
+                  usage_id: int) -> datetime.datetime | None:
     """Return until when the ``exists`` notifications of a usage are written.
 
-    :param usage_id: None: a new one
     :returns: None: none ever was
     """
-    is_in_period = (usage_id is not None
-                    and usage_id <= state.audited_usage_id)
-    return ((state.auditing_until if is_in_period else None)
-            or state.audited_until)
+    ending = (auditing_until(state)
+              if usage_id <= state.audited_usage_id else None)
+    return ending or state.audited_until

@@ -160,7 +160,7 @@ def resume(session: orm.Session, host_id: int,
     if found:
         uuids = sorted(row.assignment_uuid for row in found)
         if outbox.is_enabled(session):
-            _audit_later(session, [
+            _notify_of_gaps(session, [
                 ({**row, 'ended_at': None}, row['ended_at'])
                 for row in _locked(session, uuids) if row['ended_at']])
         session.execute(_RESUME, {'uuids': uuids})
@@ -181,7 +181,6 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
         session.execute(_INSERT, new)
         notification_db.usages_began(session, new)
         notification_db.usages_ended(session, new)
-        _audit_later(session, [(row, row['began_at']) for row in new])
     for row in rows:
         if row['known'] is not None:
             _end(session, [row['assignment_uuid']], row['ended_at'])
@@ -211,9 +210,10 @@ def _notify_of_end(session: orm.Session, uuids: Collection[str],
         ({**row, 'ended_at': end}, row['ended_at'])
         for row in _locked(session, uuids)
         if (end := max(row['began_at'], at)) != row['ended_at'] and (
-            row['ended_at'] is None or row['ended_at'] >= alive_since)]
+            row['ended_at'] is None or row['ended_at'] > alive_since)]
     notification_db.usages_ended(session, [row for row, _ in ended])
-    _audit_later(session, [(row, before) for row, before in ended if before])
+    _notify_of_gaps(
+        session, [(row, before) for row, before in ended if before])
 
 
 def _locked(session: orm.Session,
@@ -222,19 +222,20 @@ def _locked(session: orm.Session,
         _LOCKED, {'uuids': sorted(uuids)}).mappings().all()
 
 
-def _audit_later(session: orm.Session, gaps: Collection[
+def _notify_of_gaps(session: orm.Session, gaps: Collection[
         tuple[Mapping[str, typing.Any], datetime.datetime]]) -> None:
-    """Notify of use that ``exists`` notifications lack.
+    """Notify of use of which the ``exists`` notifications know nothing.
 
-    :param gaps: usages as they are from now on, each with the time since which
-        it was taken for ended
+    :param gaps: usages with their new values, each with the time at which it
+        had counted as ended
     """
-    if not gaps or not outbox.is_enabled(session):
+    if not gaps:
         return
-    # An audit of this moment, which does not see this transaction, is awaited.
+    # Waits for an audit of this moment, which does not see this transaction.
     state = outbox.lock_state(session)
-    for row, since in gaps:
-        until = outbox.audited_until(state, row.get('id'))
+    for row, ended in gaps:
+        until = outbox.audited_until(state, row['id'])
+        since = max(ended, state.audited_since or ended)
         if until is not None and since < min(until, row['ended_at'] or until):
             notification_db.usages_exist(session, [row], since, until)
 

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of ``exists`` notifications: one per usage and period."""
 
+import collections
 import datetime
 
 import fixtures
@@ -20,6 +21,7 @@ from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import audit
 from tests.fixtures import hosts
 from tests.fixtures import notified
@@ -100,8 +102,58 @@ class UsageAuditTest(base.ConductorTestCase):
         self.assertEqual(['i2', 'i3'], [
             instance for instance, _, _ in self.run_at(self.now)])
 
-    def test_usage_that_goes_on_is_audited_for_the_time_between(self):
-        """Its host has it, although another one claimed for the instance."""
+    def audited_in_part(self, before, after):
+        """Return the seconds of usages of the day, by assignment.
+
+        When half of the notifications of the first period are written, the
+        length of the periods changes.
+
+        :returns: those of the first chunk, those of the others
+        """
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
+        uuids = [base.uuids(self.boot(2, instance))
+                 for instance in ('i1', 'i2')]
+        stops = iter([False, True])
+        self.now = NOON + 12 * HOUR + 2 * MINUTE
+        usage_audit.run(self.db, before, lambda: next(stops))
+        usage_audit.run(self.db, after)
+        found = collections.Counter()
+        for data in self.existing():
+            found[data['uuid']] += data['seconds']
+        return [[found[uuid] for uuid in some] for some in uuids]
+
+    def test_hour_that_was_begun_is_completed_by_days(self):
+        # The day of noon, to midnight.
+        self.assertEqual([[11.5 * 3600] * 2] * 2,
+                         self.audited_in_part(_Period.HOUR, _Period.DAY))
+
+    def test_day_that_was_begun_is_completed_by_hours(self):
+        self.assertEqual([[11.5 * 3600] * 2] * 2,
+                         self.audited_in_part(_Period.DAY, _Period.HOUR))
+
+    def test_end_that_the_previous_version_left_behind_is_ignored(self):
+        state = models.NotificationState(
+            audited_until=NOON + HOUR, audited_usage_id=500,
+            auditing_until=NOON)
+        self.assertIsNone(outbox.auditing_until(state))
+        self.assertEqual(NOON + HOUR, outbox.audited_until(state, 7))
+        state.auditing_until = NOON + 2 * HOUR
+        self.assertEqual(NOON + 2 * HOUR, outbox.audited_until(state, 7))
+        self.assertEqual(NOON + HOUR, outbox.audited_until(state, 501))
+
+    def test_time_before_the_first_audit_is_not_made_up_for(self):
+        origin, left = self.evacuated_in_vain()
+        with self.db.writer() as session:
+            session.execute(sa.update(models.NotificationState).values(
+                audited_since=NOON + HOUR))
+        self.run_at(NOON + 3 * HOUR + 2 * MINUTE)
+        allocation_sync.compare(
+            self.db, 'h1', {}, left, 1, origin, used=left)
+        self.assertEqual(7200, self.existing()[-1]['seconds'])
+
+    def evacuated_in_vain(self):
+        """Return origin and assignments whose usage ends at 12:40."""
         self.report_second_host()
         origin = hosts.origin('h1', base.node_uuid('h1'))
         left = base.uuids(self.boot())
@@ -109,6 +161,11 @@ class UsageAuditTest(base.ConductorTestCase):
         elsewhere = base.uuids(self.boot(host='h2'))
         self.now = NOON + 50 * MINUTE
         releases.release(self.db, elsewhere)
+        return origin, left
+
+    def test_usage_that_goes_on_is_audited_for_the_time_between(self):
+        """Its host has it, although another one claimed for the instance."""
+        origin, left = self.evacuated_in_vain()
         self.assertEqual([('i1', 12, 600), ('i1', 12, 600)],
                          self.run_at(NOON + 3 * HOUR + 2 * MINUTE))
         self.now = NOON + 3 * HOUR + 10 * MINUTE

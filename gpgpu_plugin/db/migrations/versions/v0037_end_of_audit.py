@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""End of the audit period whose notifications are being written."""
+"""Beginning of audits, and end of the period that is being audited."""
 
 import sqlalchemy as sa
 
@@ -22,5 +22,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    ddl.add_column('notification_states', sa.Column(
-        'auditing_until', sa.DateTime(), nullable=True))
+    for name in ('audited_since', 'auditing_until'):
+        ddl.add_column('notification_states', sa.Column(
+            name, sa.DateTime(), nullable=True))
