@@ -72,14 +72,6 @@ class MovesCase(test_operations.OperationCase):
                     cloud.CONF).instance_assignments(
                     gpgpu_context.admin(), self.server['id'])}
 
-    def wait_migration(self, status: str) -> None:
-        """Wait for the status of the latest migration."""
-        self.wait_for(
-            lambda: [migration['status'] for migration in sorted(
-                self.api.get_migrations(),
-                key=lambda migration: migration['id'])][-1:] == [status],
-            f'migration {status}')
-
     def both(self, count: int) -> list[str]:
         """Wait for VERIFY_RESIZE on the second of two hosts.
 

@@ -117,10 +117,7 @@ class TwoHostsTest(test_moves.MovesCase):
         self.restart_scheduler('ComputeFilter')
         self.conductor.stop()
         self.act('migrate')
-        self.wait_for(
-            lambda: self.api.get_migrations()
-            and self.api.get_migrations()[0]['status'] == 'error',
-            'migration error')
+        self.wait_migration('error')
         self.conductor.start()
         # It finds the claim, for which nobody waits any more, in its queue.
         self.wait_states('gpu2', 'L40S', provisioning=2, available=2)

@@ -56,9 +56,7 @@ class TwoHostsTest(test_numa.GpuNUMACloud):
         self.computes['gpu1'].stop()
         self.api.put_service_force_down(service['id'], True)
         self.api.post_server_action(server['id'], {'evacuate': {}})
-        self.wait_for(lambda: [
-            migration['status'] for migration in self.api.get_migrations()
-            ] in (['done'], ['failed']), 'end of the migration')
+        self.wait_migration('done')
         self.assertEqual({1}, self.guest_nodes(server))
         self.assertEqual({0: 0, 1: 64}, self.used_memory('gpu2'))
         # Nova computes it anew from its instances.
