@@ -52,8 +52,8 @@ CHUNK = 500
 """Number of events that one transaction stores."""
 
 FAILURES = 3
-"""Number of events in a row, each refused alone, after which it is not them
-that the database refuses."""
+"""After so many events in a row that are refused one by one, the others wait:
+the events may not be the cause."""
 
 _LIMIT = 10000
 
@@ -94,7 +94,7 @@ class RefusalEvents:
             collections.OrderedDict())
         self._waiting: collections.deque[_Refusal] = collections.deque()
         self._repeated: list[_Refusal] = []
-        # Those since the last line of the log that could not wait.
+        # Those dropped since the last line of the log.
         self._dropped = 0
         # Decisions of schedulers that were taken, the newest ones.
         self._filtered: collections.OrderedDict[_Decision, None] = (
@@ -205,7 +205,7 @@ class RefusalEvents:
             raise
         except Exception:
             LOG.exception('Cannot record what was refused')
-            self._store_each(chunk)
+            return self._store_singly(chunk)
         return True
 
     def _store_together(self, chunk: Sequence[_Refusal]) -> None:
@@ -216,11 +216,15 @@ class RefusalEvents:
                 refusal.id = event_id
         self._remove(len(chunk))
 
-    def _store_each(self, chunk: list[_Refusal]) -> None:
-        """Store the first ones that wait, but those that are refused alone."""
+    def _store_singly(self, chunk: Sequence[_Refusal]) -> bool:
+        """Store the first ones that wait, and drop what is refused alone.
+
+        :returns: False: too many were; those after them wait
+        """
         failures = 0
-        while chunk and failures < FAILURES:
-            refusal = chunk.pop(0)
+        for refusal in chunk:
+            if failures == FAILURES:
+                return False
             try:
                 self._store_together([refusal])
                 failures = 0
@@ -230,7 +234,7 @@ class RefusalEvents:
                 LOG.exception('Cannot record %s; dropping it', refusal.row)
                 failures += 1
                 self._remove(1, dropped=1)
-        self._remove(len(chunk), dropped=len(chunk))
+        return True
 
     def _remove(self, number: int, dropped: int = 0) -> None:
         """Remove the first ones that wait; only one thread does so."""
