@@ -27,6 +27,9 @@ from keystoneauth1 import exceptions as keystone_exceptions
 from openstack import connection as sdk_connection
 from openstack import exceptions as sdk_exceptions
 
+if typing.TYPE_CHECKING:
+    import requests
+
 ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 """Errors of a cloud that does not answer, or refuses."""
 
@@ -66,7 +69,7 @@ class Cloud:
         response = self._connection.placement.delete(
             path, headers=_PLACEMENT, raise_exc=False)
         if response.status_code != 404:
-            sdk_exceptions.raise_from_response(response)
+            sdk_exceptions.raise_from_response(response, _detail(response))
 
     def nova(self, path: str,
              query: dict[str, str] | None = None) -> JSON:
@@ -101,6 +104,14 @@ class Cloud:
             return None
         sdk_exceptions.raise_from_response(response)
         return response.json()['server']
+
+
+def _detail(response: requests.Response) -> str | None:
+    """Return why Placement refuses, which openstacksdk does not read."""
+    try:
+        return str(response.json()['errors'][0]['detail'])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _get(client: adapter.Adapter, path: str, headers: dict[str, str],

@@ -154,7 +154,7 @@ class Examination:
 
         :param note: told which failed, and why
         """
-        for what, repair in self._repairs(list(drifts)):
+        for what, repair in self._repairs(list(drifts), note):
             try:
                 repair()
             except _ERRORS as exc:
@@ -164,13 +164,14 @@ class Examination:
                     note('the repairs after it were not tried')
                     return
 
-    def _repairs(self, drifts: Sequence[drift.Drift]) -> Iterator[
-            tuple[str, Callable[[], object]]]:
+    def _repairs(self, drifts: Sequence[drift.Drift],
+                 note: Callable[[str], object]) -> Iterator[
+                     tuple[str, Callable[[], object]]]:
         """Yield what each repair is and what executes it, in their order."""
         context = gpgpu_context.admin()
         for found in drifts:
             if found.repair in drift.OF_CONDUCTOR:
-                yield (f'{found.repair} of {found.subject} of {found.host}',
+                yield (f'{found.repair} of {found.subject} on {found.host}',
                        functools.partial(self._api.repair_database, context,
                                          found, reach.actor()))
         expected = functools.cache(self._expected_providers)
@@ -183,17 +184,19 @@ class Examination:
         # What the database offers now.
         for wanted, hosts in repairs.by_hosts(drifts).items():
             for some in doctor_contract.batches(hosts):
-                yield (f'{", ".join(wanted)} of '
-                       f'{text.counted(len(some), "host")}',
-                       functools.partial(self._repair_hosts, some, wanted))
+                yield (f'{", ".join(wanted)} on {", ".join(some)}',
+                       functools.partial(self._repair_hosts, some, wanted,
+                                         note))
 
     def _repair_hosts(self, hosts: Sequence[str],
-                      wanted: Sequence[drift.Repair]) -> None:
-        silent = [answer.host for answer in self._api.repair_hosts(
-            gpgpu_context.admin(), hosts, wanted) if answer.drifts is None]
-        if silent:
-            raise exception.HostError(
-                path=', '.join(silent), reason='no answer in time')
+                      wanted: Sequence[drift.Repair],
+                      note: Callable[[str], object]) -> None:
+        for answer in self._api.repair_hosts(
+                gpgpu_context.admin(), hosts, wanted):
+            for found in deployment.silent(answer):
+                if found.severity is _UNKNOWN:
+                    note(f'{", ".join(wanted)} on {answer.host}: '
+                         f'{"; ".join(found.says.values())}')
 
     def _expected_providers(self) -> set[str]:
         return {
@@ -283,7 +286,7 @@ def _afterwards(examination: Examination) -> _Drifts:
     """Return the drifts after the repairs."""
     try:
         return examination.run()
-    except exception.ConductorUnavailable as exc:
+    except _ERRORS as exc:
         found = drift.of('conductor_not_examined', None, 'conductor',
                          conductor=reach.message(exc))
         return {found.key: found}

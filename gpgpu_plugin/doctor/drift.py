@@ -212,9 +212,11 @@ KINDS: tuple[Kind, ...] = (
                  'have.',
          advice='The host may be about to report for the first time. '
                 'Otherwise revoke the key with "gpgpu-manage key revoke"'),
+    # -- found by the command -----------------------------------------------
     Kind(name='conductor_not_examined', severity=_UNKNOWN,
-         meaning='After the repairs, gpgpu-conductor did not answer.',
-         advice='Examine again when it does'),
+         meaning='After the repairs, gpgpu-conductor could not examine the '
+                 'cloud.',
+         advice='Examine it again'),
     # -- found in Placement -------------------------------------------------
     Kind(name='provider_missing', severity=_WARNING, repair=Repair.OFFER,
          meaning='A group of the conductor has no resource provider.',

@@ -284,11 +284,9 @@ class OperatorAPI(conductor_client.ConductorClient):
     def repair_hosts(self, ctxt: _Context, hosts: Sequence[str],
                      repairs: Sequence[drift.Repair],
                      ) -> tuple[view.HostAnswer, ...]:
-        return tuple(
-            answer for some in doctor_contract.batches(hosts)
-            for answer in self._call_within(
-                self._timeout + doctor_contract.REPAIR_TIMEOUT,
-                _Conductor.repair_hosts, ctxt, hosts=some, repairs=repairs))
+        return self._call_within(
+            self._timeout + doctor_contract.REPAIR_TIMEOUT,
+            _Conductor.repair_hosts, ctxt, hosts=hosts, repairs=repairs)
 
     def repair_database(self, ctxt: _Context, found: drift.Drift,
                         actor: str) -> bool:

@@ -22,7 +22,7 @@ import requests
 class FakeCloud:
     """Answers to GET and DELETE, by path.
 
-    :ivar answers: body, or HTTP status, by the beginning of a path; the
+    :ivar answers: body, HTTP status or both, by the beginning of a path; the
         longest one counts
     :ivar requests: number of requests by service and method
     :ivar seen: (path, query) of all requests
@@ -63,11 +63,13 @@ class _Adapter:
         found = answers.get(key, 404)
         if callable(found):
             found = found(path, query)
+        status, body = (
+            found if isinstance(found, tuple) else
+            (found, {}) if isinstance(found, int) else (200, found))
         response = requests.Response()
-        response.status_code = found if isinstance(found, int) else 200
+        response.status_code = status
         response.url = f'http://{self._name}.test{path}?' + (
             urllib.parse.urlencode(query))
         response.headers['Content-Type'] = 'application/json'
-        response._content = json.dumps(
-            {} if isinstance(found, int) else found).encode()
+        response._content = json.dumps(body).encode()
         return response

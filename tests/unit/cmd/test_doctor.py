@@ -232,12 +232,16 @@ class RepairTest(DoctorCase):
 
     def test_hosts_that_do_not_answer_a_repair_are_named(self):
         drifts = (REPAIRABLE,)
-        self.found = [drifts, drifts, ()]
-        with fixtures.MonkeyPatch(
-                f'{_CONDUCTOR}.repair_hosts', lambda *args: [
-                    view.HostAnswer(host='h1', drifts=None)]):
-            _, _, err = self.doctor('--fix')
-        self.assertIn('compare of 1 host failed: h1: no answer in time', err)
+        failed = drift.of('host_not_examined', 'h1', 'h1',
+                          host='Placement refuses')
+        for answer, why in ((None, 'nova-compute did not answer in time'),
+                            ((failed,), 'Placement refuses')):
+            self.found = [drifts, drifts, ()]
+            answers = [view.HostAnswer(host='h1', drifts=answer)]
+            with fixtures.MockPatch(f'{_CONDUCTOR}.repair_hosts',
+                                    return_value=answers):
+                _, _, err = self.doctor('--fix')
+            self.assertIn(f'compare on h1: {why}\n', err)
 
     def test_repairs_end_if_nobody_answers(self):
         self.wrong_capacities(99)
@@ -248,7 +252,7 @@ class RepairTest(DoctorCase):
             code, rows, err = self.doctor('--fix')
         self.assertEqual(doctor.DRIFT_LEFT, code)
         self.assertEqual({'left'}, {row['Outcome'] for row in rows})
-        self.assertIn('of h1 failed: ', err)
+        self.assertIn(' on h1 failed: ', err)
         self.assertIn('the repairs after it were not tried', err)
         self.assertEqual([], self.repairs)
 
@@ -260,10 +264,12 @@ class RepairTest(DoctorCase):
             'allocations': {}}
         drifts = (REPAIRABLE,)
         self.found = [drifts, drifts, ()]
-        self.answers['/resource_providers/p9'] = lambda path, query: 409
+        self.answers['/resource_providers/p9'] = 409, {
+            'errors': [{'detail': 'it has allocations'}]}
         code, _, err = self.doctor('--fix')
         self.assertEqual(doctor.DRIFT_LEFT, code)
         self.assertIn('deletion of provider p9 failed: ', err)
+        self.assertIn('it has allocations', err)
         self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)
 
     def wrong_capacities(self, value):
