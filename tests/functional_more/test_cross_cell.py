@@ -110,10 +110,7 @@ class CrossCellTest(cloud.GpuCloud):
         claim = self.claim_directly('gpu2', 2, 'L40S')
         self.api.post_server_action(self.server['id'], {
             'resize': {'flavorRef': self.flavor(L40S=3)}})
-        self.wait_for(
-            lambda: [migration['status'] for migration
-                     in self.api.get_migrations()] == ['error'],
-            'migration error')
+        self.wait_migration('error')
         self.assertIn('not_enough_available', self.stdlog.logger.output)
         self.abandon(claim)
         self.compare()
