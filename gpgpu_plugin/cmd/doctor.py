@@ -152,7 +152,7 @@ class Examination:
         One that fails does not stop those after it, unless the conductor, its
         database or its broker cannot be reached.
 
-        :param note: told which failed, and why
+        :param note: called with a line for each that failed
         """
         for what, repair in self._repairs(list(drifts), note):
             try:

@@ -11,7 +11,6 @@
 #    under the License.
 """Notifications on PostgreSQL and MariaDB, with several conductors."""
 
-import collections
 import datetime
 import functools
 import threading
@@ -105,40 +104,37 @@ class ConcurrentCase(base.ConductorTestCase):
         self.assertEqual(['assignment.end'] * 4,
                          notified.types(self.db)[before:])
 
-    def test_several_conductors_write_each_exists_once(self):
+    def used_until_one(self, chunk):
+        """Return assignments in use since 12:30, an hour before now.
+
+        :param chunk: number of notifications that one transaction writes
+        """
         now = datetime.datetime(2026, 11, 24, 12, 30)
         with fixtures.MonkeyPatch('gpgpu_plugin.db.event.now', lambda: now):
             usage_audit.run(self.db, audit.AuditPeriod.HOUR)
             uuids = base.uuids(self.boot(8))
-        before = len(notified.messages(self.db))
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 3))
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', chunk))
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.event.now',
             lambda: now + datetime.timedelta(hours=1)))
+        return uuids
+
+    def test_several_conductors_write_each_exists_once(self):
+        uuids = self.used_until_one(chunk=3)
         self.at_once(4, lambda number: usage_audit.run(
             self.db, audit.AuditPeriod.HOUR))
-        found = [message['payload']['gpgpu_object.data']
-                 for message in notified.messages(self.db)[before:]]
         self.assertEqual(
             [(uuid, 1800) for uuid in uuids],
-            [(data['uuid'], data['seconds']) for data in found])
+            [(data['uuid'], data['seconds'])
+             for data in notified.existing(self.db)])
 
     def test_usage_that_goes_on_while_it_is_audited_adds_up(self):
-        now = datetime.datetime(2026, 11, 24, 12, 30)
-        with fixtures.MonkeyPatch('gpgpu_plugin.db.event.now', lambda: now):
-            usage_audit.run(self.db, audit.AuditPeriod.HOUR)
-            uuids = base.uuids(self.boot(8))
+        uuids = self.used_until_one(chunk=1)
         self.db.write(lambda session: usage_db.end(
-            session, uuids, now + datetime.timedelta(minutes=10)))
+            session, uuids, datetime.datetime(2026, 11, 24, 12, 40)))
         with self.db.reader() as session:
             host_id = session.scalars(sa.select(models.Host.id)).one()
-        before = len(notified.messages(self.db))
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 1))
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.event.now',
-            lambda: now + datetime.timedelta(hours=1)))
 
         def work(number):
             if number == 0:
@@ -148,11 +144,8 @@ class ConcurrentCase(base.ConductorTestCase):
                     self.db.write(functools.partial(
                         usage_db.resume, host_id=host_id, uuids=[uuid]))
         self.at_once(4, work)
-        found = collections.Counter()
-        for message in notified.messages(self.db)[before:]:
-            data = message['payload']['gpgpu_object.data']
-            found[data['uuid']] += data['seconds']
-        self.assertEqual(dict.fromkeys(uuids, 1800), dict(found))
+        self.assertEqual(
+            dict.fromkeys(uuids, 1800), dict(notified.seconds(self.db)))
 
 
 class PostgreSQLConcurrentTest(PostgreSQLMixin, ConcurrentCase):

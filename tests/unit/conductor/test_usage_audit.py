@@ -11,7 +11,6 @@
 #    under the License.
 """Tests of ``exists`` notifications: one per usage and period."""
 
-import collections
 import datetime
 
 import fixtures
@@ -51,13 +50,7 @@ class UsageAuditTest(base.ConductorTestCase):
         usage_audit.run(self.db, period)
         return [(data['instance_uuid'], int(
             data['audit_period_beginning'][11:13]), data['seconds'])
-            for data in self.existing()]
-
-    def existing(self):
-        """Return the ``exists`` notifications that wait."""
-        return [message['payload']['gpgpu_object.data']
-                for message in notified.messages(self.db)
-                if message['event_type'] == 'gpgpu.assignment.exists']
+            for data in notified.existing(self.db)]
 
     def test_each_usage_has_one_in_each_period_after_its_end(self):
         self.boot(2)
@@ -118,9 +111,7 @@ class UsageAuditTest(base.ConductorTestCase):
         self.now = NOON + 12 * HOUR + 2 * MINUTE
         usage_audit.run(self.db, before, lambda: next(stops))
         usage_audit.run(self.db, after)
-        found = collections.Counter()
-        for data in self.existing():
-            found[data['uuid']] += data['seconds']
+        found = notified.seconds(self.db)
         return [[found[uuid] for uuid in some] for some in uuids]
 
     def test_hour_that_was_begun_is_completed_by_days(self):
@@ -150,7 +141,7 @@ class UsageAuditTest(base.ConductorTestCase):
         self.run_at(NOON + 3 * HOUR + 2 * MINUTE)
         allocation_sync.compare(
             self.db, 'h1', {}, left, 1, origin, used=left)
-        self.assertEqual(7200, self.existing()[-1]['seconds'])
+        self.assertEqual(7200, notified.existing(self.db)[-1]['seconds'])
 
     def evacuated_in_vain(self):
         """Return origin and assignments whose usage ends at 12:40."""
@@ -171,7 +162,7 @@ class UsageAuditTest(base.ConductorTestCase):
         self.now = NOON + 3 * HOUR + 10 * MINUTE
         allocation_sync.compare(
             self.db, 'h1', {}, left, 1, origin, used=left)
-        [data] = self.existing()[2:]
+        [data] = notified.existing(self.db)[2:]
         self.assertEqual(
             (left[0], '2026-11-24T12:40:00Z', '2026-11-24T15:00:00Z',
              140 * 60), tuple(data[name] for name in (

@@ -15,7 +15,6 @@ The hosts h1 and h2 do what nova-compute does; h3 claims its own GPUs for the
 instance of the others whenever it likes.
 """
 
-import collections
 import datetime
 import uuid
 
@@ -101,7 +100,7 @@ class UsageMachine(RuleBasedStateMachine):
         self.audits_add_up_to_the_usage()
         type(self).made_up += sum(
             not data['audit_period_beginning'].endswith('00:00Z')
-            for data in self.audited())
+            for data in notified.existing(self.case.db))
         self.case.doCleanups()
 
     def now(self):
@@ -293,11 +292,6 @@ class UsageMachine(RuleBasedStateMachine):
         usage_audit.run(self.case.db, audit.AuditPeriod.HOUR,
                         lambda: next(stops, True))
 
-    def audited(self):
-        return [message['payload']['gpgpu_object.data']
-                for message in notified.messages(self.case.db)
-                if message['event_type'] == 'gpgpu.assignment.exists']
-
     # -- what holds ---------------------------------------------------------
 
     def usages(self):
@@ -328,9 +322,7 @@ class UsageMachine(RuleBasedStateMachine):
             state = session.scalars(sa.select(models.NotificationState)).one()
             usages = session.scalars(sa.select(models.Usage)).all()
             session.expunge_all()
-        found = collections.Counter()
-        for data in self.audited():
-            found[data['uuid']] += data['seconds']
+        found = notified.seconds(self.case.db)
         for usage in usages:
             until = (state.auditing_until
                      if usage.id <= state.audited_usage_id
@@ -338,7 +330,8 @@ class UsageMachine(RuleBasedStateMachine):
             ended = min(usage.ended_at or until, until)
             assert found[usage.assignment_uuid] == max(
                 0, (ended - usage.began_at).total_seconds()), (
-                    usage.assignment_uuid, until, self.audited())
+                    usage.assignment_uuid, until,
+                    notified.existing(self.case.db))
 
     @invariant()
     def export_has_what_has_ended_for_good(self):
