@@ -13,19 +13,25 @@
 
 from __future__ import annotations
 
+import threading
 import typing
 import uuid
 
+import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import context
+from gpgpu_plugin import objects
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.scheduler_weights import gpu_weigher
 from tests.fixtures import cloud
 from tests.fixtures import cloud_views
+from tests.fixtures import patience
 
+CLAIM = 'gpgpu_plugin.conductor.claims.claim'
 _KINDS = sa.text(
     'SELECT resource_class, units, arrivals FROM request_kinds')
 WEIGHERS = ['nova.scheduler.weights.all_weighers',
@@ -154,10 +160,26 @@ class PackTest(WeigherTest):
         three, two = (self.flavor_of({
             'resources:CUSTOM_GPU_H100': count,
             'gpgpu:topology': 'same_numa'}) for count in ('3', '2'))
-        # Each of gpu1's NUMA nodes has one GPU left then, so that Placement
-        # offers two, and neither claim has been made yet.
-        found = self.hosts_of(*[self.post_server(flavor) for flavor in (
-            three, three, two)])
+        claimed = threading.Event()
+        self.addCleanup(claimed.set)
+        claim = claims.claim
+
+        def claim_later(*args: typing.Any) -> objects.Claim:
+            claimed.wait(patience.LONG)
+            return claim(*args)
+
+        with fixtures.MonkeyPatch(CLAIM, claim_later):
+            servers = [self.post_server(three) for _ in range(2)]
+            # The scheduler need not take requests in the order of the API's.
+            self.wait_for(
+                lambda: len(self.conductor.choices()) == 2, 'choices')
+            # Each NUMA node of one host has one GPU left then, so that
+            # Placement offers two, and neither claim has been made yet.
+            servers.append(self.post_server(two))
+            self.wait_for(
+                lambda: len(self.conductor.choices()) == 3, 'choices')
+            claimed.set()
+            found = self.hosts_of(*servers)
         self.assertEqual(found[0], found[1])
         self.assertNotEqual(found[0], found[2])
         self.assertEqual([], self.denials())
