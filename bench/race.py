@@ -26,7 +26,6 @@ import multiprocessing.synchronize
 import queue
 import threading
 import time
-import typing
 import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -40,7 +39,6 @@ from bench import claimer
 from bench import crowd
 from bench import outcome
 from bench import processes as processes_mod
-from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -53,7 +51,6 @@ from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
@@ -80,8 +77,8 @@ class Setting:
     :ivar view: claimers see what is free, as schedulers do; otherwise they
         claim until every host has refused them
     :ivar mix_policy: a domain.vgpu.capacity.VGPUMixPolicy
-    :ivar refuse: conductors refuse all claims without a look at the database,
-        to show what messages alone cost
+    :ivar claim: what conductors call instead of conductor.claims.claim, to
+        show what all the rest costs; None: that function
     :ivar forked: its processes are forks of one that loaded the modules,
         which is quicker for tests; a measurement would show their memory
     :ivar unsafe: without the host's lock, the unique key and the
@@ -98,7 +95,7 @@ class Setting:
     mixed: bool = False
     view: bool = False
     mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
-    refuse: bool = False
+    claim: Callable[..., claim_obj.Claim] | None = None
     forked: bool = False
     unsafe: bool = False
 
@@ -188,13 +185,6 @@ def _lock_nothing(session: orm.Session, name: str) -> models.Host | None:
     return host_db.find(session, name)
 
 
-def _refuse(db: api.Database, asked: claim_obj.ClaimRequest,
-            *_: object) -> typing.NoReturn:
-    raise exception.ClaimDenied(
-        instance=asked.instance_uuid, host=asked.host,
-        reason=request.Reason.NOT_ENOUGH_AVAILABLE, detail='nothing is')
-
-
 def _swap_anyway(
     session: orm.Session,
     changes: Sequence[tuple[device_db.DeviceRow, device_db.DeviceRow]],
@@ -212,8 +202,8 @@ def conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
         host_db.lock = _lock_nothing
         # All three guards: lock, unique key, compare-and-swap.
         device_db.swap = _swap_anyway
-    if setting.refuse:
-        claims.claim = _refuse
+    if setting.claim:
+        claims.claim = setting.claim
         # All threads answer at once, as those of no real conductor do.
         logging.getLogger('oslo_messaging._drivers.pool').setLevel(
             logging.ERROR)
