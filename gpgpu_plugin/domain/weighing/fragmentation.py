@@ -105,5 +105,5 @@ class FragmentationGradientDescent(policy.Policy):
                      in self._kinds.items()
                      if gpus and (not variants or variant in variants)]
             found = self._by_variant[variant] = (
-                kinds, 1 - sum(kind[3] for kind in kinds))
+                kinds, 1 - sum([kind[3] for kind in kinds], 0.0))
         return found

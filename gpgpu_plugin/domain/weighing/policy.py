@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from gpgpu_plugin.domain.weighing import host as host_mod
 from gpgpu_plugin.domain.weighing import mix as mix_mod
 
-UNFIT = float('-inf')
+UNFIT: float = float('-inf')
 """Score of a host that a request does not fit on."""
 # The largest host of the published study, for its scores.
 _MILLI_VCPUS = 128_000
