@@ -48,7 +48,7 @@ _LATER = weighed_host.Score(-1e9, 0)
 _DIGITS = 6
 _MOST_KINDS = 1000
 _MOST_CHOICES = 200_000
-NEW = 2000
+NEW = 1000
 """States that one decision works out, in about a tenth of a second. Other
 hosts whose state is new are the last choice until the next decision."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from gpgpu_plugin.domain.weighing import host as host_mod
 from gpgpu_plugin.domain.weighing import mix as mix_mod
 
-_SEQUENCES = 16
+_SEQUENCES = 32
 _LENGTH = 80
 _MILLI_VCPUS = 4000
 _MEMORY_MIB = 16384
