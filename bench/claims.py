@@ -111,7 +111,7 @@ def run_beside_peer(hosts: int = _HOSTS) -> report.Result:
     with database(services.POSTGRESQL) as url:
         peer = placement_peer.run(url, hosts=hosts, devices=_DEVICES)
     with database(services.POSTGRESQL) as url:
-        least = _race(url, hosts=hosts, claim=minimal_claim.take_any)
+        minimal = _race(url, hosts=hosts, claim=minimal_claim.take_any)
     where = f'64 clients, {hosts} hosts, PostgreSQL'
     rows = [report.Row(
         what=f'claims, {where}', unit='1/s', ours=_rate(ours),
@@ -126,12 +126,12 @@ def run_beside_peer(hosts: int = _HOSTS) -> report.Result:
             peer=_at(peer.latencies, part),
             goal=report.Goal(at_most=1000) if name == 'p99' else None))
     rows.append(report.Row(
-        what=f'minimal claims, {where}', unit='1/s', ours=_rate(least),
+        what=f'minimal claims, {where}', unit='1/s', ours=_rate(minimal),
         peer=peer.accepted / peer.seconds,
         note='one statement without rules: what faster claims could gain'))
     return report.Result(name='claims', rows=tuple(rows),
                          wrong=(*_wrong('PostgreSQL', ours, hosts),
-                                *_wrong('minimal claims', least, hosts)))
+                                *_wrong('minimal claims', minimal, hosts)))
 
 
 def run_beside_http() -> report.Result:

@@ -82,6 +82,9 @@ class GoalsTest(base.BaseTestCase):
         figures = {'gpuspec33__pack': (96.5, 88)}
         self.assertEqual(1, len(missed(**figures)))
         self.assertEqual([], missed(slack=.5, **figures))
+        for learnt, count in ((95.8, 0), (95.6, 1)):
+            self.assertEqual(count, len(missed(slack=.5, **beside_fgd(
+                pack=(97, 95), learnt=(learnt, 95)))))
 
     def test_departures(self) -> None:
         bound = departed('no fragmentation', 96.0)
@@ -110,6 +113,13 @@ class FiguresTest(base.BaseTestCase):
 
 
 class RunTest(base.BaseTestCase):
+
+    def test_lists_have_more_seeds_than_workloads(self) -> None:
+        self.assertEqual([10, 10, 5], [
+            len(simulate.FULL.seeds_of(name))
+            for name in (*simulate.LISTS, 'more-vcpus')])
+        self.assertEqual([42, 43], list(
+            simulate.REDUCED.seeds_of('more-vcpus')))
 
     def test_rows_of_a_small_cloud(self) -> None:
         size = dataclasses.replace(simulate.REDUCED, part=20, seeds=(1, 2))
