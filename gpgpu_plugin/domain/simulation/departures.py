@@ -20,8 +20,7 @@ import random
 from collections.abc import Mapping
 
 _SIGMA = 1.0
-WARM_UP = 5.0
-"""Mean lifetimes after which a cloud that was empty is as full as ever."""
+_WARM_UP = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,17 +79,14 @@ class Unfragmented(Pool):
 
 def simulate(pool: Pool, shares: Mapping[int, float],
              sizes: Mapping[int, float], *, load: float, seed: int,
-             lifetimes: float = 30.0, warm_up: float = WARM_UP) -> Outcome:
+             lifetimes: float = 30.0) -> Outcome:
     """Let guests arrive and leave, at random, for so many mean lifetimes.
 
-    Arrivals are a Poisson process, lifetimes are log-normal with mean 1. The
-    pool is empty at first.
+    Arrivals are a Poisson process, lifetimes are log-normal with mean 1.
 
     :param shares: of the demanded units, by kind of guest
     :param sizes: units of each kind
     :param load: demanded units as a part of all
-    :param lifetimes: for how long demand is counted
-    :param warm_up: mean lifetimes before that; 0: the filling counts, too
     """
     generator = random.Random(seed)
     rates = {kind: load * pool.units * share / sizes[kind]
@@ -100,7 +96,7 @@ def simulate(pool: Pool, shares: Mapping[int, float],
     asked = accepted = 0.0
     refused = decisions = 0
     now = generator.expovariate(total)
-    while now < lifetimes + warm_up:
+    while now < lifetimes + _WARM_UP:
         while departures and departures[0][0] <= now:
             pool.release(heapq.heappop(departures)[2])
         kind = generator.choices(list(rates), list(rates.values()))[0]
@@ -109,7 +105,7 @@ def simulate(pool: Pool, shares: Mapping[int, float],
         place = pool.place(kind)
         if place is not None:
             heapq.heappush(departures, (now + lifetime, decisions, place))
-        if now >= warm_up:
+        if now >= _WARM_UP:
             asked += sizes[kind]
             accepted += sizes[kind] if place is not None else 0.0
             refused += place is None

@@ -55,23 +55,6 @@ def simulate(pool, load=1.0, seed=1, lifetimes=20.0):
                                seed=seed, lifetimes=lifetimes)
 
 
-def _in_the_long_run(units, guests):
-    """Return the percentage of the demanded units that is accepted.
-
-    :param guests: mean number that is there without a limit, by size
-    """
-    chances = [1.0]
-    for used in range(1, units + 1):
-        chances.append(sum(
-            size * mean * chances[used - size]
-            for size, mean in guests.items() if size <= used) / used)
-    accepted = sum(
-        size * mean * sum(chances[:units + 1 - size])
-        for size, mean in guests.items())
-    return 100 * accepted / sum(chances) / sum(
-        size * mean for size, mean in guests.items())
-
-
 class SimulateTest(base.BaseTestCase):
 
     def test_guests_leave_and_make_room(self) -> None:
@@ -97,24 +80,6 @@ class SimulateTest(base.BaseTestCase):
             departures.Unfragmented(1000.0, SIZES), {1: .5, 4: .5}, SIZES,
             load=1.0, seed=3, lifetimes=95.0).decisions
         self.assertLess(abs(decisions / 62_500 - 1), .03)
-
-    def test_no_fragmentation_is_as_the_formula_says(self) -> None:
-        # Whatever lifetimes are distributed like, by Kaufman and Roberts.
-        outcome = departures.simulate(
-            departures.Unfragmented(20.0, SIZES), {1: .5, 4: .5}, SIZES,
-            load=1.0, seed=4, lifetimes=10_000.0)
-        self.assertAlmostEqual(
-            _in_the_long_run(20, {1: 10.0, 4: 2.5}),
-            outcome.accepted_percent, delta=.7)
-
-    def test_filling_counts_without_warm_up(self) -> None:
-        def accepted(warm_up):
-            return departures.simulate(
-                departures.Unfragmented(1000.0, SIZES), {1: .5, 4: .5}, SIZES,
-                load=1.2, seed=5, lifetimes=1.0, warm_up=warm_up,
-            ).accepted_percent
-        self.assertGreater(accepted(0.0), 98.0)
-        self.assertLess(accepted(departures.WARM_UP), 92.0)
 
     def test_same_seed_has_the_same_result(self) -> None:
         self.assertEqual(simulate(Watched()), simulate(Watched()))
