@@ -55,6 +55,23 @@ def simulate(pool, load=1.0, seed=1, lifetimes=20.0):
                                seed=seed, lifetimes=lifetimes)
 
 
+def _accepted_percent(units, guests):
+    """Return how much of the demanded units is accepted in the long run.
+
+    :param guests: mean number that would be there without a limit, by size
+    """
+    chances = [1.0]
+    for used in range(1, units + 1):
+        chances.append(sum(
+            size * mean * chances[used - size]
+            for size, mean in guests.items() if size <= used) / used)
+    accepted = sum(
+        size * mean * sum(chances[:units + 1 - size])
+        for size, mean in guests.items())
+    return 100 * accepted / sum(chances) / sum(
+        size * mean for size, mean in guests.items())
+
+
 class SimulateTest(base.BaseTestCase):
 
     def test_guests_leave_and_make_room(self) -> None:
@@ -80,6 +97,15 @@ class SimulateTest(base.BaseTestCase):
             departures.Unfragmented(1000.0, SIZES), {1: .5, 4: .5}, SIZES,
             load=1.0, seed=3, lifetimes=95.0).decisions
         self.assertLess(abs(decisions / 62_500 - 1), .03)
+
+    def test_no_fragmentation_is_as_the_formula_says(self) -> None:
+        # Whatever lifetimes are distributed like, by Kaufman and Roberts.
+        outcome = departures.simulate(
+            departures.Unfragmented(20.0, SIZES), {1: .5, 4: .5}, SIZES,
+            load=1.0, seed=4, lifetimes=10_000.0)
+        self.assertAlmostEqual(
+            _accepted_percent(20, {1: 10.0, 4: 2.5}),
+            outcome.accepted_percent, delta=.7)
 
     def test_same_seed_has_the_same_result(self) -> None:
         self.assertEqual(simulate(Watched()), simulate(Watched()))
