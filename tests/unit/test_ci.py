@@ -27,15 +27,19 @@ wait
 """
 
 
+def _functions(*names):
+    """Return the text of functions of .ci/run."""
+    text = (test_meta.TOP / '.ci/run').read_text()
+    return [re.search(rf'^{name}\(\) \{{.*?^\}}$', text, re.M | re.S)[0]
+            for name in names]
+
+
 class EndTest(base.BaseTestCase):
 
     def test_end_leaves_no_descendant(self):
-        text = (test_meta.TOP / '.ci/run').read_text()
-        functions = re.findall(
-            r'^(?:end|descendants)\(\) \{.*?^\}$', text, re.M | re.S)
-        self.assertEqual(2, len(functions))
         script = '\n'.join((
-            'set -euo pipefail', *functions, 'bash -c "$1" &',
+            'set -euo pipefail', *_functions('end', 'descendants'),
+            'bash -c "$1" &',
             'read -r _', 'end $!', 'wait $! || true'))
         process = subprocess.Popen(
             ['bash', '-c', script, 'run', _PARENT], text=True,
@@ -43,6 +47,27 @@ class EndTest(base.BaseTestCase):
         last = int(process.stdout.readline())
         process.communicate('end\n', timeout=patience.LONG)
         self.assertTrue(patience.wait_until(lambda: not _lives(last)))
+
+
+class SecondsLeftTest(base.BaseTestCase):
+
+    def _seconds_left(self, seconds):
+        script = '\n'.join((
+            'set -euo pipefail', *_functions('seconds_left'), 'limit=5000',
+            f'SECONDS={seconds}', 'seconds_left'))
+        return int(subprocess.run(
+            ['bash', '-c', script], text=True, stdout=subprocess.PIPE,
+            check=True).stdout)
+
+    def test_stage_takes_an_hour_at_most(self):
+        self.assertEqual(3600, self._seconds_left(0))
+
+    def test_stage_ends_at_the_limit_of_all(self):
+        # The clock may tick meanwhile.
+        self.assertIn(self._seconds_left(4000), range(900, 1001))
+
+    def test_stage_after_the_limit_ends_at_once(self):
+        self.assertEqual(1, self._seconds_left(5001))
 
 
 def _lives(pid):
