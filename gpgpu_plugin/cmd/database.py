@@ -43,6 +43,7 @@ class Command(configuration.Command):
         :raises ConfigInvalid: it cannot be used
         """
         conf = self.database_conf
+        check_set(conf)
         return api.Database(
             conf, first=limits.Limits(conf.gpgpu.rpc_timeout))
 
@@ -59,11 +60,26 @@ class Command(configuration.Command):
         return found
 
 
+def check_set(conf: cfg.ConfigOpts) -> None:
+    """Refuse the default, an SQLite file in whatever folder this is.
+
+    Where the option is misspelled, it is not the database of the cloud.
+
+    :raises ConfigInvalid: no file sets the option
+    """
+    if conf.database.connection == api.DEFAULT_CONNECTION:
+        raise exception.ConfigInvalid(
+            option='[database] connection',
+            reason=f'it is not set: set it in {base.CONFIG_FILE}, for example '
+                   f'to mysql+pymysql://user:password@host/gpgpu')
+
+
 def check_file(conf: cfg.ConfigOpts) -> None:
     """Refuse a SQLite file that does not exist; opening it would create it.
 
-    :raises ConfigInvalid: there is no such file
+    :raises ConfigInvalid: there is no such file, or no file sets the option
     """
+    check_set(conf)
     if api.is_missing_file(conf):
         raise exception.ConfigInvalid(
             option='[database] connection',

@@ -94,6 +94,7 @@ class DBVersion(database.Command, show.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         conf = self.database_conf
+        database.check_set(conf)
         found = None if api.is_missing_file(conf) else migration.version(
             self.any_database.engine)
         return (('Current', 'Newest'),

@@ -23,10 +23,11 @@ class ConductorTest(test_every_program.ProgramTestCase):
     def test_reason_for_which_it_does_not_start_is_one_line(self):
         expected = [
             *self.files,
-            ((), ('[database] connection', 'the SQLite file does not exist',
-                  '/etc/gpgpu/gpgpu.conf', 'gpgpu-manage db sync')),
+            ((), ('[database] connection', 'it is not set',
+                  '/etc/gpgpu/gpgpu.conf', 'mysql+pymysql://')),
             (self.conf('missing', connection='sqlite:////nowhere/x'),
-             ('[database] connection', 'the SQLite file does not exist')),
+             ('[database] connection', 'the SQLite file does not exist',
+              'gpgpu-manage db sync')),
             (self.conf('no-schema',
                        connection=f'sqlite:///{self.folder}/empty'),
              ('[database] connection', 'gpgpu-manage db sync')),

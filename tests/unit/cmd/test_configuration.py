@@ -31,7 +31,8 @@ class FilesTest(cmd_base.ConfiguredTestCase):
             '--config-file', '/nowhere/x.conf', 'host', 'list'))
 
     def test_malformed_option_is_named(self):
-        path = self.write('x.conf', '[database]', 'max_retries = often')
+        path = self.write('x.conf', '[database]', 'connection = sqlite://',
+                          'max_retries = often')
         err = self.refused('--config-file', path, 'db', 'sync')
         self.assertIn('max_retries', err)
         self.assertIn('often', err)
@@ -43,10 +44,11 @@ class FilesTest(cmd_base.ConfiguredTestCase):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.api.DEFAULT_CONNECTION',
             f'sqlite:///{self.folder}/gpgpu.sqlite'))
-        result = cmd_base.run('db', 'sync')
-        self.assertEqual((0, ''), (result.code, result.err))
-        self.assertFalse(os.path.exists(nova))
-        self.assertTrue(os.path.exists(f'{self.folder}/gpgpu.sqlite'))
+        for command in ('sync', 'version'):
+            self.assertIn('Option [database] connection: it is not set',
+                          self.refused('db', command))
+        self.assertEqual(
+            ['NOVA_CONFIG_FILE'], os.listdir(self.folder))
 
 
 class _Command(configuration.Command):

@@ -162,8 +162,8 @@ class FilesTest(NeedsTestCase):
         self.check(built_on(reach.Command), (), '[gpgpu] transport_url',
                    f'{self.folder}/CONFIG_FILE', '--config-file')
         self.check(
-            built_on(database.Command, (*NO_SCHEMA, 'key create')), (),
-            '[database] connection', f'{self.folder}/CONFIG_FILE', 'db sync')
+            built_on(database.Command, (*NO_DATABASE, 'key create')), (),
+            '[database] connection', f'{self.folder}/CONFIG_FILE')
         self.check(built_on(configuration.Command, {
             **built_on(reach.Command), **built_on(database.Command)}), (),
             'NOVA_CONFIG_FILE', '--config-file')
