@@ -20,6 +20,7 @@ into one line on stderr and an exit code.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import sys
@@ -110,8 +111,8 @@ class ManageApp(base.Application):
         """
         try:
             factory, name, rest = self.command_manager.find_command(argv)
-        except ValueError as exc:
-            self.stderr.write(f'{self.NAME}: {_unknown(self, argv, exc)}\n')
+        except ValueError:
+            self.stderr.write(f'{self.NAME}: {_unknown(self, argv)}\n')
             return 2
         # A dependency of the command is not installed.
         except ImportError as exc:
@@ -138,11 +139,16 @@ class ManageApp(base.Application):
         return 1
 
 
-def _unknown(manage: ManageApp, argv: list[str], exc: ValueError) -> str:
+def _unknown(manage: ManageApp, argv: list[str]) -> str:
+    if argv[0].startswith('-'):
+        return (f'option {argv[0]} is not one of gpgpu-manage itself; those '
+                f'of a command come after its name, as in "gpgpu-manage host '
+                f'list -f json"')
+    words = itertools.takewhile(lambda word: not word.startswith('-'), argv)
     similar = manage.get_fuzzy_matches(argv[0])
-    if not similar:
-        return str(exc)
-    return f'{exc}; did you mean one of: {", ".join(similar)}'
+    return (f'unknown command "{" ".join(words)}"; '
+            + (f'did you mean one of: {", ".join(similar)}' if similar
+               else 'see gpgpu-manage --help'))
 
 
 def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,

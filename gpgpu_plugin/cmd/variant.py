@@ -111,9 +111,8 @@ def _with_defaults(before: admin.VariantInfo,
     return dataclasses.replace(before, **defaults)
 
 
-def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
-                ) -> admin.VariantInfo:
-    """Return a variant with the fields that the operator gave."""
+def _given(parsed_args: argparse.Namespace) -> dict[str, typing.Any]:
+    """Return the fields that the operator gave."""
     given = {name: getattr(parsed_args, name) for name in _FIELDS
              if getattr(parsed_args, name) is not None}
     if parsed_args.traits is not None:
@@ -122,7 +121,19 @@ def _with_given(before: admin.VariantInfo, parsed_args: argparse.Namespace,
         given['link_partitions'] = link_file.read(parsed_args.link_partitions)
     if parsed_args.unsupported_ok is not None:
         given['unsupported_ok'] = parsed_args.unsupported_ok
-    return dataclasses.replace(before, **given)
+    return given
+
+
+def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
+    """Say which steps of the cleaning policy hosts may not have."""
+    own = cleaning.SHIPPED - {cleaning.HOST_DRIVER}
+    for step in cleaning.steps_of(variant.cleaning_policy):
+        if step not in own:
+            command.note(
+                f'the plugin itself has no cleaning step {step}, but '
+                f'{", ".join(sorted(own))}; a host on which no other package '
+                f'has it quarantines the GPUs that it cleans, and cleans free '
+                f'ones that had a tenant at once')
 
 
 def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
@@ -144,11 +155,10 @@ class VariantCreate(reach.Command, show.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         created = self.api.variant_create(
-            gpgpu_context.admin(),
-            _with_given(admin.VariantInfo(
-                name=parsed_args.name, vendor=parsed_args.vendor,
-                device=parsed_args.device), parsed_args))
+            gpgpu_context.admin(), admin.VariantInfo(**{
+                'name': parsed_args.name, **_given(parsed_args)}))
         note_pending(self, created)
+        _note_steps(self, created)
         if not (created.devices or created.hosts_pending):
             self.note(f'variant {created.name} has no device: no host has '
                       f'reported one so far, or all are unmanaged; the '
@@ -196,11 +206,18 @@ class VariantSet(reach.Command, show.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        given = _given(parsed_args)
+        if not (given or parsed_args.unset):
+            raise exception.Invalid(
+                field='change', value='none',
+                expected='an option with a new value, or --unset FIELD')
         api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
-        changed = api.variant_set(context, _with_given(
-            _with_defaults(before, parsed_args), parsed_args), before)
+        changed = api.variant_set(context, dataclasses.replace(
+            _with_defaults(before, parsed_args), **given), before)
         note_pending(self, changed)
+        if 'cleaning_policy' in given:
+            _note_steps(self, changed)
         return columns.fields(changed)
 
 

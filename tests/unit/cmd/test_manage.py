@@ -84,7 +84,16 @@ class UsageTest(cmd_base.CommandTestCase):
     def test_unknown_command_shows_similar_ones(self):
         result = self.manage('hosts', 'list')
         self.assertEqual((2, ''), (result.code, result.out))
-        self.assertIn('host list', result.err)
+        self.assertRegex(result.err, (
+            r'\Agpgpu-manage: unknown command "hosts list"; did you mean one '
+            r'of: .*host list.*\n\Z'))
+
+    def test_option_before_its_command_is_named(self):
+        result = self.manage('-f', 'json', 'host', 'list')
+        self.assertEqual((2, ''), (result.code, result.out))
+        self.assertRegex(result.err, (
+            r'\Agpgpu-manage: option -f is not one of gpgpu-manage itself; '
+            r'.*after its name.*\n\Z'))
 
     def test_help_lists_every_command(self):
         result = self.manage('--help')

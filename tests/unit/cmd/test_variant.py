@@ -138,6 +138,26 @@ class VariantTest(base.CommandTestCase):
         shown = self.json('variant', 'set', 'H100', '--trait', 'CUSTOM_B')
         self.assertEqual(['CUSTOM_B'], shown['Traits'])
 
+    def test_set_without_a_field_is_refused(self):
+        self.done('variant', 'create', *base.H100)
+        self.assertIn('an option with a new value, or --unset FIELD',
+                      self.refused('variant', 'set', 'H100'))
+
+    def test_steps_that_hosts_may_not_have_are_named(self):
+        result = self.manage('variant', 'create', *base.H100,
+                             '--cleaning-policy', 'reset+setings+acme-scrub')
+        self.assertEqual(0, result.code)
+        for step in ('setings', 'acme-scrub'):
+            self.assertIn(f'has no cleaning step {step}, but canary, flr, ',
+                          result.err)
+        for arguments in (('--cleaning-policy', 'reset+settings'),
+                          ('--unset', 'cleaning-policy')):
+            result = self.manage('variant', 'set', 'H100', *arguments)
+            self.assertEqual((0, ''), (result.code, result.err))
+        self.assertIn('has no cleaning step host-drive,', self.manage(
+            'variant', 'set', 'H100', '--cleaning-policy',
+            'reset+host-drive').err)
+
     def test_each_optional_field_is_unset(self):
         self.done('variant', 'create', *base.H100)
         before = self.json('variant', 'show', 'H100')
