@@ -41,6 +41,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import claim as objects
@@ -75,7 +76,7 @@ def adopt(session: orm.Session, host: models.Host,
     _Adoption(session, host, book, adopted).run()
     # Devices that the database did not know have no group yet.
     variant_matching.apply(session, [host])
-    _distrust_free(session, host)
+    _distrust_free(session, host, book)
     host.restored = False
     host_db.changed(host)
 
@@ -215,18 +216,24 @@ class _Adoption:
                   assignment.address, reason)
 
 
-def _distrust_free(session: orm.Session, host: models.Host) -> None:
+def _distrust_free(session: orm.Session, host: models.Host,
+                   book: Iterable[objects.Assignment]) -> None:
     """Have devices cleaned that the database shows as available.
 
-    Somebody may have used them since the backup. A GPU that is only a parent
-    of vGPUs is not used itself. A device in no group gets its token when it
-    joins one: its variant may be younger than the backup, too.
+    Somebody may have used them since the backup. A GPU of which the book has
+    a vGPU was clean when it was claimed, and is not used itself. A device in
+    no group gets its token when it joins one: its variant may be younger than
+    the backup, too.
 
     A GPU that got its VFs after the backup is quarantined with them.
     """
     devices = device_db.of_hosts(session, [host.id])
-    parents = {device.parent_id for device in devices
-               if device.state != _State.AVAILABLE}
+    # A vGPU that only the backup has may have ended, and the whole GPU have
+    # been used after it. If it has not, the GPU is cleaned once it has.
+    listed = {assignment.uuid for assignment in book}
+    parents = {row.device.parent_id
+               for row in assignment_db.of_hosts(session, [host.id])
+               if row.uuid in listed}
     for device in devices:
         has_vfs = device_db.pci_function(device).has_vfs
         if (device.parent_id is None and device.present and not has_vfs
@@ -255,15 +262,19 @@ def _withhold(session: orm.Session, host: models.Host,
 
 
 def _is_claimable(device: models.Device) -> bool:
-    """Return whether claims take the device itself: a whole GPU or a VF.
+    """Return whether claims could take the device itself: a whole GPU or a VF.
 
     Nobody can have a whole GPU while it has vGPUs, which are only made on
-    clean ones.
+    clean ones. Whole GPUs that the backup does not offer may have been offered
+    since, unless the host can give them to nobody, nor clean them.
     """
     if device.parent_id is not None:
         return True
-    if device_db.pci_function(device).has_vgpus:
+    function = device_db.pci_function(device)
+    if function.has_vgpus:
         return False
-    return device.group is None or any(
-        offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
-        for offered in device.group.types)
+    return (device.group is None
+            or any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
+                   for offered in device.group.types)
+            or (function.iommu_group is not None
+                and gpu_rules.passthrough_refusal(function) is None))

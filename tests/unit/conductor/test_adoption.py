@@ -16,6 +16,7 @@ import dataclasses
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
@@ -261,6 +262,13 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
 
 class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):
 
+    functions = (vgpu_base.t4(0, iommu_group=1),)
+
+    def tasks(self):
+        """Return what the host is to clean, by whether it is a whole GPU."""
+        return [task.stable_id == self.functions[0].id
+                for task in cleaning.tasks(self.db, 'h1')]
+
     def test_vgpu_on_an_mdev_row_is_adopted(self):
         granted = self.ask(Q4=2)
         self.forget(granted)
@@ -269,3 +277,63 @@ class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):
             base.uuids(granted),
             [row.uuid for row in claims.of_instance(
                 self.db, granted.assignments[0].instance_uuid)])
+
+    def test_gpu_whose_vgpu_only_the_backup_has_is_cleaned_after_it(self):
+        """Since then another instance may have had the whole GPU."""
+        before = self.ask(Q4=1)
+        claims.activate(self.db, base.uuids(before))
+        self.restored([])
+        # Whether the instance still has it is not known yet.
+        self.assertEqual([], self.tasks())
+        releases.release(self.db, base.uuids(before))
+        self.assertEqual([False], self.tasks())
+        self.clean_all()
+        self.assertEqual([True], self.tasks())
+        self.denied('not_enough_available', whole=1)
+        self.denied('not_enough_available', Q1=1)
+        self.clean_all()
+        self.ask('i2', whole=1)
+
+    def test_gpu_with_a_vgpu_in_the_book_is_not_cleaned(self):
+        granted = self.ask(Q4=1)
+        claims.activate(self.db, base.uuids(granted))
+        self.restored(self.book(granted))
+        self.end(granted)
+        self.assertEqual([], self.tasks())
+        self.ask('i2', whole=1)
+
+    def test_gpu_whose_adopted_vgpu_is_in_the_book_is_not_cleaned(self):
+        granted = self.ask(Q4=1)
+        self.forget(granted)
+        self.restored(self.book(granted))
+        self.end(granted)
+        self.assertEqual([], self.tasks())
+
+    def test_gpu_that_the_backup_does_not_offer_whole_is_cleaned(self):
+        """It may have been offered since then."""
+        self.enable('passthrough', enabled=False)
+        self.restored([])
+        self.denied('not_enough_available', Q1=1)
+        self.assertEqual([True], self.tasks())
+        self.clean_all()
+        self.enable('passthrough')
+        self.ask(whole=1)
+
+    def test_gpus_that_no_guest_can_get_whole_are_not_cleaned(self):
+        """Their cleaning would fail."""
+        self.enable('passthrough', enabled=False)
+        self.restored([], [
+            vgpu_base.t4(0), vgpu_base.t4(
+                1, iommu_group=1, vfio_refusal='there is no driver')])
+        self.assertEqual({'available': 2}, self.states())
+
+    def test_gpu_whose_vf_is_in_the_book_is_not_cleaned(self):
+        """Its VFs are gone since the host was rebooted."""
+        gpu = dataclasses.replace(vgpu_base.PF, iommu_group=1)
+        vf = vgpu_base.vf(gpu, 0, iommu_group=2, vgpu_types=vgpu_base.TYPES)
+        hosts.store(self.db, base.scan((gpu, vf), number=2))
+        granted = self.ask(Q4=1)
+        claims.activate(self.db, base.uuids(granted))
+        self.restored(self.book(granted), [
+            dataclasses.replace(gpu, sriov_numvfs=0)])
+        self.assertEqual([], self.tasks())
