@@ -158,8 +158,8 @@ class Endpoint:
         try:
             found = parse(ctxt, payload)
             if found is not None:
-                self._record(publisher_id, codec.printable(
-                    NoCandidate, found))
+                found = codec.printable(NoCandidate, found)
+                self._record(publisher_id, found)
                 if event_type == _BUILD:
                     # Those without GPUs, too: they take vCPUs.
                     self._requests.add([scheduling.ArrivedRequests(

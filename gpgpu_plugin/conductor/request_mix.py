@@ -25,6 +25,7 @@ import collections
 import functools
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -50,7 +51,6 @@ _MOST = 10_000
 """Requests that wait at most; further ones are not counted."""
 
 # Of the columns.
-_LONGEST_UUID = 36
 _LONGEST_NAME = 255
 _LARGEST = 2**31 - 1
 
@@ -81,11 +81,10 @@ class Requests:
         """
         with self._lock:
             for kind, instances in arrived:
-                if not isinstance(instances, tuple):
+                if not isinstance(instances, tuple) or not _is_storable(kind):
                     continue
-                for instance in instances:
-                    if (len(self._waiting) < _MOST
-                            and _is_storable(kind, instance)):
+                for instance in map(_uuid, instances):
+                    if instance and len(self._waiting) < _MOST:
                         self._waiting.setdefault(instance, kind)
 
     def newer(self, version: int) -> scheduling.RequestMix | None:
@@ -125,10 +124,22 @@ class Requests:
                 version=version, requests=requests)
 
 
-def _is_storable(kind: scheduling.RequestKind, instance: str) -> bool:
+def _uuid(instance: str) -> str | None:
+    """Return the UUID of an instance as Nova writes it.
+
+    MariaDB compares them without case.
+
+    :returns: None: it is no UUID; the database might refuse it with all others
+    """
+    try:
+        return str(uuid.UUID(instance))
+    except ValueError:
+        return None
+
+
+def _is_storable(kind: scheduling.RequestKind) -> bool:
     """Return whether the database would take it; else it refused all."""
-    return (len(instance) <= _LONGEST_UUID
-            and len(kind.resource_class) <= _LONGEST_NAME
+    return (len(kind.resource_class) <= _LONGEST_NAME
             and all(0 <= number <= _LARGEST for number in (
                 kind.vcpus, kind.memory_mib, kind.units)))
 

@@ -105,6 +105,15 @@ class EndpointTest(base.ConductorTestCase):
         self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1,
                           (8, 1024, '', 0): 1}, self.kinds())
 
+    def test_malformed_instance_does_not_count_and_delays_no_others(self):
+        self.notify(payload())
+        malformed = payload()
+        malformed['nova_object.data']['instance_uuid'] = '\ud800'
+        self.notify(malformed)
+        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1}, self.kinds())
+        self.assertEqual({INSTANCE, '\\ud800'}, {
+            event.instance_uuid for event in self.events()})
+
     def test_moves_and_other_errors_do_not_count(self):
         self.notify(payload(), event_type='compute_task.migrate_server.error')
         self.notify(payload('No valid host was found. There are not enough '

@@ -12,6 +12,7 @@
 """Tests of the mix of requests that all schedulers are asked for."""
 
 import itertools
+import uuid
 from unittest import mock
 
 from gpgpu_plugin import exception
@@ -30,7 +31,7 @@ NUMBERS = itertools.count()
 def counted(kind, number):
     """Return requests of new instances."""
     return scheduling.ArrivedRequests(kind, tuple(
-        f'i{next(NUMBERS)}' for _ in range(number)))
+        str(uuid.UUID(int=next(NUMBERS))) for _ in range(number)))
 
 
 class RequestsTest(base.ConductorTestCase):
@@ -139,11 +140,19 @@ class RequestsTest(base.ConductorTestCase):
 
     def test_what_cannot_be_stored_is_not_counted(self):
         self.store(
-            scheduling.ArrivedRequests(GPU, ('x' * 37,)),
+            scheduling.ArrivedRequests(
+                GPU, ('x' * 37, '\ud800', '\0', 'i1', '')),
             counted(GPU._replace(resource_class='x' * 256), 1),
             counted(GPU._replace(units=2**31), 1),
             counted(GPU._replace(vcpus=-1), 1), counted(PLAIN, 60))
         self.assertEqual({PLAIN: 1.0}, self.shares())
+
+    def test_instance_counts_once_however_its_uuid_is_written(self):
+        asked = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'i1'))
+        self.store(counted(PLAIN, 59), scheduling.ArrivedRequests(
+            GPU, (asked, asked.upper())))
+        self.store(scheduling.ArrivedRequests(PLAIN, (f'{{{asked}}}',)))
+        self.assertEqual({PLAIN: 0.983, GPU: 0.017}, self.shares())
 
     def test_no_more_requests_wait_than_the_limit(self):
         self.store(counted(GPU, request_mix._MOST + 1))
