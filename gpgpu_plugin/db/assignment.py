@@ -393,7 +393,7 @@ def activated(session: orm.Session,
               device_ids: Collection[int]) -> set[int]:
     """Return the ids of those devices that a guest had.
 
-    Assignments that were purged are not known.
+    A purge leaves the last assignment that shows it.
     """
     return set(session.scalars(
         sa.select(models.Assignment.device_id).distinct()

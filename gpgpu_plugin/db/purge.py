@@ -59,7 +59,8 @@ def purge(db: api.Database, before: datetime.datetime,
     So are notifications that wait, which matters once they are turned off.
     Usage stays until it was exported. The UUIDs of assignments stay known to
     hosts that were away since then, and may still have them in their books.
-    The last assignment of each device stays, since a cleaning refers to it.
+    The last assignment of each device stays, since a cleaning refers to it;
+    and the last one that was activated, since a guest had the device.
     The ledger of cleanings stays whole.
 
     :param before: UTC, without a zone
@@ -123,7 +124,9 @@ def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
                    models.Assignment.ended_at)),
                sa.exists().where(
                    later.device_id == models.Assignment.device_id,
-                   later.id > models.Assignment.id))
+                   later.id > models.Assignment.id,
+                   sa.or_(later.lease_expires_at.is_(None),
+                          models.Assignment.lease_expires_at.is_not(None))))
         .order_by(models.Assignment.ended_at).limit(size)).all()
     usage.keep(session, models.Assignment.id.in_(ids))
     session.execute(

@@ -19,7 +19,9 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
@@ -84,6 +86,31 @@ class PurgeTest(base.ConductorTestCase):
         self.assertEqual({self.uuids[2]}, self.left())
         self.assertEqual(3, self.count(models.Usage))
         self.assertEqual(0, self.count(models.Event))
+
+    def abort(self):
+        """Let a claim of the GPU end before a guest ran."""
+        [uuid] = base.uuids(self.claim(1, 'aborted'))
+        releases.abort(self.db, [uuid], touched=True, fault=None)
+        return uuid
+
+    def test_device_that_a_guest_had_before_an_aborted_claim_is_known(self):
+        aborted = self.abort()
+        self.clean_all(passed=False)
+        self.assertEqual(2, self.purge().assignments)
+        self.assertEqual({self.uuids[2], aborted}, self.left())
+        [device] = device_admin.list_all(self.db, state='quarantined')
+        cleaning.operator_release(self.db, device.uuid, 'root')
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertTrue(task.had_guest)
+
+    def test_aborted_claims_go_but_the_last_assignment_of_a_device(self):
+        for _ in range(2):
+            self.abort()
+            self.clean_all()
+        self.uuids.append(self.life(3))
+        self.hear(60)
+        self.assertEqual(5, self.purge().assignments)
+        self.assertEqual({self.uuids[3]}, self.left())
 
     def test_what_is_younger_stays(self):
         self.age(self.uuids[0], 10)
