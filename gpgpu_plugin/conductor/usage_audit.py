@@ -12,19 +12,22 @@
 """``exists`` notifications: one per usage and audit period, after its end.
 
 Any number of conductors may write them at once. The row of the state of
-notifications orders them, and says how far they are.
+notifications orders them, and says how far they are. Which periods have ended
+is a matter of the database's clock: that of one conductor may be wrong.
 """
 
 from __future__ import annotations
 
 import datetime
 import functools
+import logging
 from collections.abc import Callable
 
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
@@ -56,8 +59,11 @@ def run(db: api.Database, period: audit.AuditPeriod,
 def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
     """Write some notifications; return whether there may be more."""
     state = outbox.lock_state(session)
+    now = _now(session)
+    _leave_future(session, state, period, now)
     # What was begun is completed, even if the length was changed.
-    ending = outbox.auditing_until(state) or _begin_next(state, period)
+    ending = outbox.auditing_until(state) or _begin_next(
+        state, period, now)
     beginning = state.audited_until
     if beginning is None or ending is None:
         return False
@@ -72,10 +78,38 @@ def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
     return True
 
 
-def _begin_next(state: models.NotificationState,
-                period: audit.AuditPeriod) -> datetime.datetime | None:
+def _now(session: orm.Session) -> datetime.datetime:
+    """Return the database's time in UTC without a zone."""
+    return datetime.datetime.fromtimestamp(
+        host_db.now(session), datetime.UTC).replace(tzinfo=None)
+
+
+def _leave_future(session: orm.Session, state: models.NotificationState,
+                  period: audit.AuditPeriod, now: datetime.datetime) -> None:
+    """Go on with the present period, if later ones were written.
+
+    The clock of the database was ahead or, in the previous version, that of a
+    conductor.
+    """
+    until = outbox.auditing_until(state) or state.audited_until
+    if until is None or until <= audit.ending(period, now):
+        return
+    complete = audit.beginning(period, now - DELAY)
+    journal.note(
+        session, logging.ERROR,
+        f'exists notifications were written until {until} UTC, but the '
+        f'database has {now:%Y-%m-%d %H:%M:%S}: a clock was ahead. They go on '
+        f'from {complete}. Periods before it may have none, and those from it '
+        f'to {until} that were written have a second one, which is right')
+    _begin_at(state, complete)
+    if state.audited_since is not None:
+        state.audited_since = min(state.audited_since, complete)
+
+
+def _begin_next(state: models.NotificationState, period: audit.AuditPeriod,
+                now: datetime.datetime) -> datetime.datetime | None:
     """Return the end of the next period; None: it is not over yet."""
-    complete = audit.beginning(period, event_db.now() - DELAY)
+    complete = audit.beginning(period, now - DELAY)
     if state.audited_until is None:
         # Nothing was promised for the time before notifications were enabled.
         state.audited_since = state.audited_until = complete

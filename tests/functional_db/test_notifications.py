@@ -23,6 +23,7 @@ from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import audit
+from tests.fixtures import clocks
 from tests.fixtures import database
 from tests.fixtures import notified
 from tests.fixtures import patience
@@ -110,13 +111,12 @@ class ConcurrentCase(base.ConductorTestCase):
         :param chunk: number of notifications that one transaction writes
         """
         now = datetime.datetime(2026, 11, 24, 12, 30)
-        with fixtures.MonkeyPatch('gpgpu_plugin.db.event.now', lambda: now):
+        with clocks.Clocks(lambda: now):
             usage_audit.run(self.db, audit.AuditPeriod.HOUR)
             uuids = base.uuids(self.boot(8))
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.usage_audit.CHUNK', chunk))
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.event.now',
+        self.useFixture(clocks.Clocks(
             lambda: now + datetime.timedelta(hours=1)))
         return uuids
 
@@ -178,6 +178,15 @@ class PostgreSQLUsageAuditTest(PostgreSQLMixin,
 
 
 class MariaDBUsageAuditTest(MariaDBMixin, test_usage_audit.UsageAuditTest):
+    pass
+
+
+class PostgreSQLAuditClockTest(PostgreSQLMixin,
+                               test_usage_audit.AuditClockTest):
+    pass
+
+
+class MariaDBAuditClockTest(MariaDBMixin, test_usage_audit.AuditClockTest):
     pass
 
 

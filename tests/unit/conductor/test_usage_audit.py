@@ -12,6 +12,7 @@
 """Tests of ``exists`` notifications: one per usage and period."""
 
 import datetime
+import logging
 
 import fixtures
 import sqlalchemy as sa
@@ -19,9 +20,11 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import usage_audit
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import audit
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.fixtures import notified
 from tests.unit.conductor import base
@@ -37,8 +40,7 @@ class UsageAuditTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.now = NOON + 30 * MINUTE
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.event.now', lambda: self.now))
+        self.useFixture(clocks.Clocks(lambda: self.now))
         self.run_at(self.now)
         self.db.publish_as(notified.PUBLISHER)
 
@@ -190,3 +192,63 @@ class UsageAuditTest(base.ConductorTestCase):
         # Eleven hours are left of the day.
         self.assertEqual([('i1', 13, 39600)], self.run_at(
             NOON + 13 * HOUR, _Period.DAY))
+
+    def audit_ahead(self):
+        """Audit some of a period by a clock that is a year ahead."""
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.usage_audit.CHUNK', 1))
+        self.boot(2)
+        stops = iter([False, False, True])
+        self.now += datetime.timedelta(days=365)
+        usage_audit.run(self.db, _Period.HOUR, lambda: next(stops))
+
+    def test_audit_goes_on_after_a_clock_was_ahead(self):
+        log = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
+        self.audit_ahead()
+        self.assertEqual('', log.output)
+        self.assertEqual([], self.run_at(NOON + HOUR + 2 * MINUTE))
+        for part in ('2027-11-23 13:00:00', '2026-11-24 13:00:00', 'clock'):
+            self.assertIn(part, log.output)
+        self.assertEqual(1, log.output.count('exists'))
+        self.assertEqual([('i1', 13, 3600)] * 2,
+                         self.run_at(NOON + 2 * HOUR + 2 * MINUTE))
+        self.assertEqual(1, log.output.count('exists'))
+
+    def test_first_audit_by_a_clock_that_was_ahead_promises_nothing(self):
+        with self.db.writer() as session:
+            session.execute(sa.update(models.NotificationState).values(
+                audited_since=NOON + 100 * HOUR,
+                audited_until=NOON + 100 * HOUR))
+        self.run_at(NOON + 2 * MINUTE)
+        with self.db.reader() as session:
+            state = session.scalars(sa.select(models.NotificationState)).one()
+            self.assertEqual((NOON, NOON), (
+                state.audited_since, state.audited_until))
+
+    def test_period_of_which_a_clock_was_a_little_ahead_is_written_once(self):
+        self.boot(1)
+        log = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
+        self.assertEqual([('i1', 12, 1800)],
+                         self.run_at(NOON + HOUR + 2 * MINUTE))
+        self.assertEqual([], self.run_at(NOON + 59 * MINUTE))
+        self.assertEqual([], self.run_at(NOON + HOUR + 2 * MINUTE))
+        self.assertEqual('', log.output)
+
+
+class AuditClockTest(base.ConductorTestCase):
+    """Tests of the clock that says which periods have ended."""
+
+    def test_clock_of_the_conductor_does_not_matter(self):
+        before = event_db.now()
+        for days in (-365, 365):
+            wrong = before + datetime.timedelta(days=days)
+            with fixtures.MonkeyPatch(
+                    'gpgpu_plugin.db.event.now', lambda at=wrong: at):
+                usage_audit.run(self.db, _Period.HOUR)
+        with self.db.reader() as session:
+            until = session.scalars(
+                sa.select(models.NotificationState.audited_until)).one()
+        # An hour may end meanwhile.
+        self.assertIn(until, {
+            audit.beginning(_Period.HOUR, at - usage_audit.DELAY)
+            for at in (before, event_db.now())})

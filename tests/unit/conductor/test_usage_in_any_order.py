@@ -38,6 +38,7 @@ from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import audit
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.fixtures import notified
 from tests.unit.conductor import base
@@ -73,8 +74,7 @@ class UsageMachine(RuleBasedStateMachine):
         self.case = base.MachineCase('run')
         self.case.functions = ()
         self.case.setUp()
-        self.case.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.event.now', self.now))
+        self.case.useFixture(clocks.Clocks(self.now))
         self.case.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
         self.case.db.publish_as(notified.PUBLISHER)
