@@ -25,8 +25,10 @@ import itertools
 import os
 import pathlib
 import threading
+import time
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from oslo_config import cfg
 
@@ -52,6 +54,8 @@ class _Book:
     """Content of the file.
 
     :ivar pending: UUIDs of assignments whose release is still to be sent
+    :ivar released_at: when these releases were made, in seconds since the
+        epoch by the host's clock, by UUID; a former version did not store it
     :ivar confirmations: confirmations of migrations that are still to be sent
     :ivar unclean: stable ids of devices that left the book and have not been
         cleaned since
@@ -64,6 +68,7 @@ class _Book:
 
     assigned: ByInstance = dataclasses.field(default_factory=dict)
     pending: tuple[str, ...] = ()
+    released_at: dict[str, float] = dataclasses.field(default_factory=dict)
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
     unclean: frozenset[str] = frozenset()
     prepared: frozenset[str] = frozenset()
@@ -180,8 +185,10 @@ class HostAssignments:
         self._changes += 1
         self._changed[instance_uuid] = self._changes
 
-    def _save_pending(self, pending: Iterable[str]) -> None:
-        self._save(dataclasses.replace(self._book, pending=tuple(pending)))
+    def _save_pending(self, pending: Iterable[str],
+                      released_at: Mapping[str, float]) -> None:
+        self._save(dataclasses.replace(
+            self._book, pending=tuple(pending), released_at=dict(released_at)))
 
     def _save_confirmations(
             self, confirmations: Iterable[claim.MigrationConfirmation],
@@ -424,12 +431,26 @@ class HostAssignments:
         with self._lock:
             return list(self._book.pending)
 
+    def ages(self, uuids: Iterable[str]) -> dict[str, int]:
+        """Return how many seconds ago pending releases were made, by UUID.
+
+        Those that a former version stored are left out. The clock goes on
+        while the host is off, but it may be set back: no age is negative.
+        """
+        now = time.time()
+        with self._lock:
+            return {uuid: max(0, int(now - self._book.released_at[uuid]))
+                    for uuid in uuids if uuid in self._book.released_at}
+
     def add_pending(self, uuids: Iterable[str]) -> bool:
         """Store releases before they are sent; return whether on disk."""
         with self._lock:
             # A dict keeps the order and each UUID once.
-            self._save_pending(
-                dict.fromkeys((*self._book.pending, *uuids)))
+            new = dict.fromkeys((uuid for uuid in uuids
+                                 if uuid not in self._book.pending),
+                                time.time())
+            self._save_pending((*self._book.pending, *new),
+                               {**self._book.released_at, **new})
             return self._file.error is None
 
     def remove_pending(self, uuids: Iterable[str]) -> None:
@@ -437,7 +458,9 @@ class HostAssignments:
         sent = set(uuids)
         with self._lock:
             self._save_pending(
-                uuid for uuid in self._book.pending if uuid not in sent)
+                (uuid for uuid in self._book.pending if uuid not in sent),
+                {uuid: at for uuid, at in self._book.released_at.items()
+                 if uuid not in sent})
 
     def confirmations(self) -> list[claim.MigrationConfirmation]:
         """Return the confirmations that are still to be sent."""

@@ -233,7 +233,8 @@ def release(host: host_mod.Host, accept: Callable[
     """
     pending = host.assignments.pending()
     if pending:
-        accept(host.session.call(host.api.release, pending))
+        accept(host.session.call(
+            host.api.release, pending, host.assignments.ages(pending)))
         host.assignments.remove_pending(pending)
     all_accepted = True
     for confirmation in host.assignments.confirmations():

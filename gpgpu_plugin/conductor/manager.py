@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import oslo_messaging
@@ -139,9 +141,11 @@ class ConductorManager(operator_calls.OperatorCalls,
 
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
                 assignments: Sequence[str],
+                ages: Mapping[str, int] = types.MappingProxyType({}),
                 ) -> inventory_obj.HostInventory | None:
+        # A host of the previous version sends no ages.
         released = releases.release(
-            self._by_host(ctxt, origin.host), assignments, origin)
+            self._by_host(ctxt, origin.host), assignments, origin, ages)
         for host in releases.other_hosts(self._db, assignments):
             # It asks Nova itself whether the instance is being deleted.
             self._tell(ctxt, host)

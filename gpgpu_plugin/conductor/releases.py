@@ -51,6 +51,11 @@ _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 _Events = Mapping[device_rules.DeviceState, device_rules.DeviceEvent]
 
+_OLDEST = 366 * 86400
+"""Seconds. A host may send any number as the age of a release."""
+
+_NO_AGES: Mapping[str, int] = types.MappingProxyType({})
+
 _ABORT_TOUCHED: _Events = {_State.PROVISIONING: _Event.ABORT_TOUCHED}
 _RELEASE: _Events = {
     _State.PROVISIONING: _Event.ABORT_TOUCHED,
@@ -94,9 +99,11 @@ def abort(
 
 def release(db: api.Database, uuids: Sequence[str],
             origin: session_obj.Origin | None = None,
+            ages: Mapping[str, int] = _NO_AGES,
             ) -> inventory_obj.HostInventory | None:
     """End assignments (ConductorAPI.release)."""
-    return _end(db, uuids, 'release', _RELEASE, origin)
+    return _end(db, uuids, 'release', _RELEASE, origin, ages={
+        uuid: min(max(age, 0), _OLDEST) for uuid, age in ages.items()})
 
 
 def end(db: api.Database, uuids: Sequence[str], detail: str,
@@ -139,11 +146,13 @@ def _end(
     fault: str | None = None,
     driver_capacities: report_obj.DriverCapacities | None = None,
     detail: str | None = None,
+    ages: Mapping[str, int] = _NO_AGES,
 ) -> inventory_obj.HostInventory | None:
     """End assignments; skip those that have ended already.
 
     :param kind: kind of the events that record it
     :param events: events for the device, by its state
+    :param ages: see assignment_db.end; only their own host knows
     :returns: None if no such assignment ever existed, or if those of another
         host have ended
     :raises Conflict: a device is in another state
@@ -171,7 +180,8 @@ def _end(
             session, host, ended, kind, events, fault, detail,
             policies={group.rows.id: group.rows.variant.cleaning_policy
                       for group in loaded.groups},
-            alive_since=(host.session_began_at if is_own else None))
+            alive_since=(host.session_began_at if is_own else None),
+            ages=ages if is_own else _NO_AGES)
         if driver_capacity.store(session, host, driver_capacities):
             return inventory.refresh(session, host)
         return inventory.refresh(
@@ -214,12 +224,14 @@ def _end_all(session: orm.Session, host: models.Host,
              policies: Mapping[int, str] = types.MappingProxyType({}),
              at: datetime.datetime | None = None,
              alive_since: datetime.datetime | None = None,
+             ages: Mapping[str, int] = _NO_AGES,
              ) -> list[device_db.DeviceRow]:
     """End assignments of a (locked) host; return their devices afterwards.
 
     :param policies: cleaning policies by the group's id
     :param at: when they end; None: now
     :param alive_since: when the host, which ends them, began its session
+    :param ages: see assignment_db.end
     :raises Conflict: a device is in a state without an event
     """
     if not rows:
@@ -229,7 +241,7 @@ def _end_all(session: orm.Session, host: models.Host,
             row, kind, events, fault, policies.get(row.device.group_id or 0)))
         for row in rows]
     device_db.swap(session, changes)
-    assignment_db.end(session, rows, at or event_db.now(), alive_since)
+    assignment_db.end(session, rows, at or event_db.now(), alive_since, ages)
     event_db.add_all(session, kind, host.name,
                      [(row.device, row) for row in rows], fault or detail,
                      level=logging.WARNING if any(

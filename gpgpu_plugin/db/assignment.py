@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import types
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -154,17 +155,25 @@ def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
 
 def end(session: orm.Session, rows: Collection[AssignmentRow],
         at: datetime.datetime,
-        alive_since: datetime.datetime | None = None) -> None:
+        alive_since: datetime.datetime | None = None,
+        ages: Mapping[str, int] = types.MappingProxyType({})) -> None:
     """Record that assignments, and the usage of their devices, have ended.
 
-    That is one statement, and one for those whose devices a guest had.
+    That is one statement, and one for those whose devices a guest had, unless
+    it had them until different times.
 
     :param alive_since: see usage.end
+    :param ages: seconds from the end of their usage until ``at``, by UUID;
+        default 0
     """
     session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
-    used = [row.uuid for row in rows if is_used(row)]
-    if used:
-        usage.end(session, used, at, alive_since)
+    used: dict[int, list[str]] = {}
+    for row in rows:
+        if is_used(row):
+            used.setdefault(ages.get(row.uuid, 0), []).append(row.uuid)
+    for age, uuids in used.items():
+        usage.end(session, uuids, at - datetime.timedelta(seconds=age),
+                  alive_since)
 
 
 def is_used(row: AnyAssignment) -> bool:

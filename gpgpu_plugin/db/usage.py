@@ -139,9 +139,11 @@ def end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
         alive_since: datetime.datetime | None = None) -> None:
     """Record that the usage of assignments ends, unless it ended before.
 
+    :param at: when the guests ended; may be earlier than an end that was
+        recorded meanwhile
     :param alive_since: when the host of the assignments, which ends them, was
-        started: it had their guests until now, whatever other hosts began
-        since then; None: unknown, or somebody else ends them
+        started: it had their guests until then, whatever other hosts began
+        since; None: unknown, or somebody else ends them
     """
     if _end(session, uuids, at, alive_since) < len(uuids):
         # A conductor of the previous version activated them.
@@ -189,7 +191,11 @@ def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
 def _end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
          alive_since: datetime.datetime | None = None) -> int:
     """Return the number of usages, each of which has an end now."""
-    whole, since = _whole(at), _whole(alive_since or _NOT_ALIVE)
+    whole = _whole(at)
+    # Its host may say that it was earlier, but not that it was later than an
+    # end from before its start.
+    since = (_NOT_ALIVE if alive_since is None
+             else min(_whole(alive_since), whole))
     if outbox.is_enabled(session):
         _notify_of_end(session, uuids, whole, since)
     result = typing.cast('sa.CursorResult[object]', session.execute(_END, {
@@ -204,7 +210,7 @@ def _notify_of_end(session: orm.Session, uuids: Collection[str],
 
     Two transactions may end one usage: the one that releases the device, and
     one of another host to which the instance moved. If the former was right,
-    there is a second notification, with the later end.
+    there is a second notification, with its end.
     """
     ended = [
         ({**row, 'ended_at': end}, row['ended_at'])

@@ -16,6 +16,7 @@ Meaning, results and errors of each method are in rpc.conductor_contract.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
@@ -89,9 +90,11 @@ class ConductorAPI(operator_api.OperatorAPI, _Conductor):
 
     def release(self, ctxt: _Context, origin: session_obj.Origin,
                 assignments: Sequence[str],
+                ages: Mapping[str, int] | None = None,
                 ) -> inventory_obj.HostInventory | None:
         return self._call(
-            _Conductor.release, ctxt, origin=origin, assignments=assignments)
+            _Conductor.release, ctxt, origin=origin, assignments=assignments,
+            ages=ages or {})
 
     def confirm_migration(
         self, ctxt: _Context, origin: session_obj.Origin,

@@ -151,12 +151,15 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     @caller.hosts('origin.host')
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
-                assignments: Sequence[str],
+                assignments: Sequence[str], ages: Mapping[str, int],
                 ) -> inventory_obj.HostInventory | None:
         """End provisioning or active assignments; their devices become dirty.
 
         Those that have ended are skipped, whatever has the device now.
 
+        :param ages: seconds since the host released them, by UUID; default 0.
+            Usage of the host's own assignments ends so much earlier, but not
+            before it began
         :returns: None if no such assignment ever existed
         """
 

@@ -545,7 +545,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         _mixin, test_sessions.BeginTest, test_sessions.CheckTest,
         test_sessions.ReportOrderTest, test_sessions.RestoreTest,
         test_adoption.AdoptionTest, test_claims.ClaimTest,
-        test_releases.EndTest,
+        test_releases.EndTest, test_releases.LateTest,
         test_assignment.UniqueKeyTest, test_device_list.ShownStateTest,
         test_device_list.PageTest, test_pages.PagesTest,
         test_gauges.CountTest,

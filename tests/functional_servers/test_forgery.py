@@ -130,6 +130,7 @@ class ForgeryTest(base.ConductorTestCase):
                     orphans=tuple(self.assigned))),
             'report': base.scan((), host, base.NODE, number=9),
             'assignments': self.assigned, 'known': [], 'number': 9,
+            'ages': dict.fromkeys(self.assigned, 3600),
             'driver_capacities': None, 'touched': False, 'fault': None,
             'guest_addresses': {self.assigned[0]: ['0000:66:00.0']},
             'confirmation': claim_obj.MigrationConfirmation(

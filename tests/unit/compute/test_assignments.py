@@ -89,12 +89,13 @@ class RoundTripTest(AssignmentsTestCase):
         self.assertEqual('', self.log.output)
 
     def test_file_says_its_version(self):
-        self.book().add_pending(['a'])
+        with fixtures.MonkeyPatch('time.time', lambda: 1e9):
+            self.book().add_pending(['a'])
         self.assertEqual(1, assignments.VERSION)
         self.assertEqual(
             {'version': 1, 'assigned': {}, 'pending': ['a'],
-             'confirmations': [], 'unclean': [], 'prepared': [],
-             'session': 0, 'generation': 0},
+             'released_at': {'a': 1e9}, 'confirmations': [],
+             'unclean': [], 'prepared': [], 'session': 0, 'generation': 0},
             json.loads(self.path.read_text()))
 
     def test_no_file_is_an_empty_book(self):
@@ -218,6 +219,25 @@ class ChangeTest(AssignmentsTestCase):
         self.assertEqual(['a', 'b', 'c'], self.book().pending())
         book.remove_pending(['a', 'c', 'x'])
         self.assertEqual(['b'], self.book().pending())
+
+    def test_pending_releases_have_an_age(self):
+        self.path.write_text(
+            '{"version": 1, "assigned": {}, "pending": ["old", "older"]}')
+        now = 1e9
+        self.useFixture(fixtures.MonkeyPatch('time.time', lambda: now))
+        self.book().add_pending(['a', 'b'])
+        now += 60.9
+        book = self.book()
+        book.add_pending(['b', 'c', 'old'])
+        now += 10
+        book.remove_pending(['a', 'older'])
+        # A former version did not store when it made the old ones.
+        self.assertEqual({'b': 70, 'c': 10},
+                         self.book().ages(['a', 'b', 'c', 'old']))
+        self.assertEqual({'c': 10}, book.ages(['c']))
+        # The clock was set back.
+        now -= 100
+        self.assertEqual({'b': 0, 'c': 0}, book.ages(book.pending()))
 
     def test_same_list_again_writes_nothing(self):
         assigned = {'i1': (make_assignment(),)}

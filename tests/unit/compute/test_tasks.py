@@ -14,6 +14,7 @@
 import contextlib
 import dataclasses
 import threading
+import time
 from unittest import mock
 
 import fixtures
@@ -225,6 +226,16 @@ class ReleaseTest(TasksTestCase):
             method='x', timeout=1)
         self.assertRaises(exception.ConductorUnavailable, self.release)
         self.assertEqual(['a1'], self.book.pending())
+
+    def test_conductor_learns_how_long_releases_were_pending(self):
+        later = time.time() + 3600
+        self.useFixture(fixtures.MonkeyPatch('time.time', lambda: later))
+        self.book.add_pending(['a2'])
+        self.release()
+        [call] = self.api.release.call_args_list
+        self.assertEqual(['a1', 'a2'], call.args[2])
+        self.assertEqual(0, call.args[3]['a2'])
+        self.assertAlmostEqual(3600, call.args[3]['a1'], delta=60)
 
     def test_nothing_pending_makes_no_call(self):
         self.book.remove_pending(['a1'])

@@ -12,6 +12,7 @@
 """Tests of the RPC endpoint: primitives, errors, casts to hosts."""
 
 import dataclasses
+import datetime
 import inspect
 import logging
 import uuid
@@ -264,6 +265,21 @@ class ClaimTest(ManagerCase):
                       driver_capacities=None, **attempt)
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual([], self.compute.refreshed)
+
+
+    def test_release_ends_usage_before_it_arrives_if_the_host_says_so(self):
+        """A host of the previous version does not say it."""
+        [first, second] = base.uuids(self.boot(2))
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Usage).values(
+                began_at=datetime.datetime(2026, 1, 1)))
+        self.call(CONTRACT.release, assignments=[first], ages={first: 3600})
+        self.call(CONTRACT.release, assignments=[second])
+        with self.db.reader() as session:
+            ended = dict(session.execute(sa.select(
+                models.Usage.assignment_uuid, models.Usage.ended_at)).all())
+        self.assertAlmostEqual(
+            3600, (ended[second] - ended[first]).total_seconds(), delta=60)
 
 
 class AuthorTest(ManagerCase):

@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of releasing assignments."""
 
+import datetime
+
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -19,6 +21,9 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
+from tests.fixtures import clocks
+from tests.fixtures import hosts
+from tests.fixtures import notified
 from tests.unit.conductor import base
 
 
@@ -94,3 +99,106 @@ class EndTest(base.ConductorTestCase):
             exception.Conflict, releases.abort, self.db, granted,
             touched=False, fault=None)
         self.assertEqual({'assigned': 1, 'available': 7}, self.states())
+
+
+NOON = datetime.datetime(2026, 11, 24, 12)
+HOUR = datetime.timedelta(hours=1)
+
+
+class LateTest(base.ConductorTestCase):
+    """Tests of releases that waited until a conductor answered their host.
+
+    A guest on h1 ends at noon.
+    """
+
+    def setUp(self):
+        super().setUp()
+        self.now = NOON - HOUR
+        self.useFixture(clocks.Clocks(lambda: self.now))
+        self.restart()
+        self.db.publish_as(notified.PUBLISHER)
+
+    def restart(self):
+        """Let the session of h1 begin now."""
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Host).where(
+                models.Host.name == 'h1').values(session_began_at=self.now))
+
+    def release(self, granted, ages, host='h1'):
+        """Send a release at three o'clock."""
+        self.now = NOON + 3 * HOUR
+        releases.release(
+            self.db, base.uuids(granted),
+            host and hosts.origin(host, base.node_uuid(host)), ages)
+
+    def ended(self, host='h1'):
+        with self.db.reader() as session:
+            return session.scalars(
+                sa.select(models.Usage.ended_at)
+                .where(models.Usage.host == host)
+                .order_by(models.Usage.id)).all()
+
+    def boot_elsewhere(self, at, instance='i1'):
+        """Let the instance begin to use a GPU of another host."""
+        self.report_second_host()
+        self.now = at
+        self.boot(1, instance, host='h2')
+
+    def test_usage_ends_when_the_host_released_the_devices(self):
+        granted = self.boot(3)
+        first, second, third = base.uuids(granted)
+        self.release(granted, {first: 3 * 3600, second: 7200})
+        self.assertEqual([NOON, NOON + HOUR, NOON + 3 * HOUR], self.ended())
+        self.assertEqual(
+            {first: 3600, second: 7200, third: 4 * 3600},
+            {data['uuid']: data['seconds'] for data in (
+                message['payload']['gpgpu_object.data']
+                for message in notified.messages(self.db)
+                if message['event_type'] == 'gpgpu.assignment.end')})
+
+    def test_assignment_ends_when_the_conductor_ends_it(self):
+        """Whether a cleaning came after it depends on this."""
+        granted = self.boot(1)
+        self.release(granted, dict.fromkeys(base.uuids(granted), 3 * 3600))
+        with self.db.reader() as session:
+            self.assertEqual([NOON + 3 * HOUR], session.scalars(
+                sa.select(models.Assignment.ended_at)).all())
+
+    def test_age_that_is_not_possible_is_cut(self):
+        for age, expected in ((-3600, NOON + 3 * HOUR),
+                              (5 * 3600, NOON - HOUR),
+                              (2 ** 70, NOON - HOUR)):
+            self.now = NOON - HOUR
+            granted = self.boot(1, f'i{age}')
+            self.release(granted, dict.fromkeys(base.uuids(granted), age))
+            self.assertEqual(expected, self.ended()[-1])
+
+    def test_other_caller_does_not_say_when_usage_ends(self):
+        granted = self.boot(1)
+        self.release(granted, dict.fromkeys(base.uuids(granted), 3 * 3600),
+                     host=None)
+        self.assertEqual([NOON + 3 * HOUR], self.ended())
+
+    def test_instance_that_was_unshelved_elsewhere_is_not_used_twice(self):
+        granted = self.boot(1)
+        self.boot_elsewhere(NOON + HOUR / 2)
+        self.release(granted, dict.fromkeys(base.uuids(granted), 3 * 3600))
+        self.assertEqual(([NOON], [None]), (self.ended(), self.ended('h2')))
+
+    def test_host_that_was_restarted_only_shortens_the_usage(self):
+        """It may have been down when the instance went elsewhere."""
+        for age, expected in ((3 * 3600, NOON), (7200, NOON + HOUR / 2)):
+            self.now = NOON - HOUR
+            granted = self.boot(1, f'i{age}')
+            self.boot_elsewhere(NOON + HOUR / 2, f'i{age}')
+            self.now = NOON + 2 * HOUR
+            self.restart()
+            self.release(granted, dict.fromkeys(base.uuids(granted), age))
+            self.assertEqual(expected, self.ended()[-1])
+
+    def test_host_that_was_not_restarted_had_the_guest_until_then(self):
+        """Whatever another host says of the instance."""
+        granted = self.boot(1)
+        self.boot_elsewhere(NOON)
+        self.release(granted, dict.fromkeys(base.uuids(granted), 7200))
+        self.assertEqual([NOON + HOUR], self.ended())

@@ -153,15 +153,18 @@ class UsageMachine(RuleBasedStateMachine):
             if self.expected[uuid_][1] is None:
                 self.expected[uuid_][1] = at
 
-    def release(self, host, ended=None):
+    def release(self, host, ended=None, waited=0):
         """Have a host release what it has.
 
         :param ended: when the guests ended; None: now
+        :param waited: seconds until a conductor answers
         """
         at = self.pass_time()
         uuids, self.held[host] = self.held[host], []
         self.left.pop(host, None)
-        releases.release(self.case.db, uuids, self.origin(host))
+        self.seconds += waited
+        releases.release(self.case.db, uuids, self.origin(host),
+                         dict.fromkeys(uuids, waited))
         self.end(uuids, ended or at)
 
     @initialize(host=st.sampled_from(HONEST), count=COUNTS)
@@ -177,9 +180,9 @@ class UsageMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.host is not None
                   and self.host not in self.down)
-    @rule()
-    def delete(self):
-        self.release(self.host)
+    @rule(waited=st.sampled_from([0, 5000]))
+    def delete(self, waited):
+        self.release(self.host, waited=waited)
         self.host = None
 
     @precondition(lambda self: self.host is not None and not self.down)
