@@ -150,6 +150,32 @@ class BeginTest(SessionCase):
         self.assertTrue(granted.restored)
         self.assertGreater(granted.generation, 50)
 
+    def test_number_that_no_host_can_have_is_refused(self):
+        self.begin('s1')
+        for expected, generation in (
+                (2 ** 62 + 1, 0), (-1, 0), (1, 2 ** 63 - 2), (1, -1)):
+            exc = self.assertRaises(
+                exception.Invalid, self.begin, 's2', expected,
+                generation=generation)
+            self.assertIn('generation' if expected == 1 else 'expected',
+                          str(exc))
+        self.assertEqual(1, self.number())
+        self.assertRaises(
+            exception.Invalid, hosts.begin, self.db, 'h2', 'n2',
+            generation=2 ** 63 - 1)
+        with self.db.reader() as session:
+            self.assertIsNone(host_db.find(session, 'h2'))
+
+    def test_highest_numbers_leave_room_for_changes_and_sessions(self):
+        self.begin('s1')
+        first = self.begin('s2', 2 ** 62, generation=2 ** 62)
+        self.assertEqual(['h1'], sessions.mark_restored(self.db))
+        again = self.begin(
+            's3', first.number, generation=first.generation)
+        self.assertGreater(again.number, first.number)
+        host_admin.delete(self.db, 'h1', force=True)
+        self.assertGreater(self.begin('s4').generation, again.generation)
+
     def test_doubt_of_the_host_counts_as_a_restore(self):
         self.begin('s1')
         self.assertTrue(self.begin('s1', 1, doubted=True).restored)
