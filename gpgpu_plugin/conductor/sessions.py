@@ -297,7 +297,8 @@ def refuse(host: _Host | None, origin: objects.Origin | None, *,
     if host is None:
         raise _lost(origin, 'it does not know the host')
     if host.start_uuid is None:
-        raise _lost(origin, 'it was restored from a backup')
+        raise _lost(origin, 'it was restored from a backup, or a change of a '
+                            'variant failed on the host')
     if origin.session > host.session:
         raise _lost(origin, f'its newest one is {host.session}')
     if (origin.session < host.session
@@ -361,6 +362,14 @@ def allow_takeover(db: api.Database, name: str) -> None:
     db.write(work)
 
 
+def renew(host: models.Host) -> None:
+    """Have a (locked) host begin a new session and report what it has.
+
+    Until then nothing on it can be claimed.
+    """
+    host.start_uuid, host.report_number = None, 0
+
+
 def mark_restored(db: api.Database) -> list[str]:
     """Have every host begin a new session and report what it has.
 
@@ -371,10 +380,10 @@ def mark_restored(db: api.Database) -> list[str]:
     def work(session: orm.Session) -> list[str]:
         hosts = host_db.lock_all(session)
         for host in hosts:
-            host.restored, host.start_uuid = True, None
+            renew(host)
+            host.restored = True
             # A copy on another machine must not be the first to call.
             host.heard_at = time.time()
-            host.report_number = 0
             host_db.changed(host)
             event_db.add(session, 'restored', host.name)
         return [host.name for host in hosts]

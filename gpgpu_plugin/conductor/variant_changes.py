@@ -16,7 +16,9 @@ row of ``variant_changes``, so that any conductor can go on after a crash. Each
 following transaction locks that row, then the next hosts in the order of their
 ids, matches their devices again and notes how far it came. A host that is
 locked is not waited for but done later, alone: only claims on the hosts of one
-chunk wait for it.
+chunk wait for it. So is a host on which the change fails. Once only such hosts
+lack the change, the variant can be claimed again: on them not before they have
+reported, which matches their devices by the variant as it is now.
 
 A report matches by the variants that it reads, and once more if they changed
 meanwhile (``reports``). So a host that reports between two chunks, or whose
@@ -41,6 +43,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
@@ -59,7 +62,8 @@ CHUNK = 50
 """Hosts that one transaction locks. Claims on them wait for its end."""
 
 _ATTEMPTS = 3
-"""Locked hosts that are waited for before the rest is left for later."""
+"""Hosts that are locked, or on which the change fails, before the rest is left
+for later."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,13 @@ class Caller:
 
 PATIENT = Caller()
 """A caller who waits until all hosts have the change."""
+
+
+class HostFailed(Exception):
+    """The change cannot be applied to a host, for the reason of its cause."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f'host {host}')
 
 
 class _InUse(Exception):
@@ -157,12 +168,13 @@ def run(db: api.Database, change_id: int,
     :raises Conflict: an instance had got a device of the variant, so that the
         change was undone; the hosts are matched again later
     :raises DatabaseBusy: some hosts stay locked
+    :raises HostFailed: on some hosts it fails
     """
     attempts = 0
     while not is_over():
         try:
             changed = advance(db, change_id)
-        except exception.DatabaseBusy:
+        except (exception.DatabaseBusy, HostFailed):
             attempts += 1
             if attempts == _ATTEMPTS:
                 raise
@@ -195,6 +207,16 @@ def advance(db: api.Database, change_id: int) -> list[str] | None:
         if conflict is not None:
             raise conflict from None
         return []
+    except exception.ConductorUnavailable:
+        raise
+    except Exception as exc:
+        # Of the database's driver, or of a rule: one host must not keep the
+        # change from others, whatever it has reported.
+        db.write(functools.partial(_postpone, part=part))
+        if len(part.host_ids) > 1:
+            return []
+        name = db.write(functools.partial(_shut_out, part=part))
+        raise HostFailed(name) from exc
 
 
 def _next_part(session: orm.Session, change_id: int) -> _Part | None:
@@ -322,8 +344,29 @@ def enable(session: orm.Session, hosts: Sequence[models.Host],
     return [host.name for host in changed]
 
 
+def _shut_out(session: orm.Session, part: _Part) -> str:
+    """Let the only host of a part, where the change failed, delay no claims.
+
+    :returns: its name
+    """
+    host_db.lock_row(session, 'variants')
+    change = change_db.lock(session, part.change_id)
+    [host] = host_db.lock_ids(session, part.host_ids)
+    if change is None:
+        return host.name
+    variant = session.get_one(models.Variant, change.variant_id)
+    if variant.status == rules.Status.CHANGING:
+        sessions.renew(host)
+        session.flush()
+        if not change_db.next_hosts(session, change, 1) and all(
+                other.start_uuid is None for other in host_db.by_ids(
+                    session, change_db.skipped(change))):
+            variant.status = str(rules.Status.APPLYING)
+    return host.name
+
+
 def _postpone(session: orm.Session, part: _Part) -> None:
-    """Leave for later what exceeded a limit.
+    """Leave for later what exceeded a limit, or failed.
 
     A host that stays locked goes behind the others; the hosts of a chunk are
     done one by one.

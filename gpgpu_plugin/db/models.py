@@ -88,8 +88,9 @@ class Host(Base):
     scan arrived, in UTC. ``session``: number of the start of nova-compute that
     speaks for the host, 0 before the first. ``session_began_at``: when that
     start began it (UTC); NULL: unknown. ``plugin_version``: of its
-    gpgpu_plugin; NULL: unknown. ``start_uuid``: that start; NULL
-    after a restore of the database, when the host must begin a new session.
+    gpgpu_plugin; NULL: unknown. ``start_uuid``: that start; NULL when
+    the host must begin a new session, after a restore of the database, or if
+    the change of a variant failed on it.
     ``machine``: JSON of the identity of its machine. ``heard_at``: seconds
     since the epoch when it last called. ``takeover``: the operator allows the
     next start, whichever machine it is on. ``restored``: the host knows more

@@ -77,7 +77,10 @@ def before(change: models.VariantChange) -> rules.Variant | None:
 
 
 def skipped(change: models.VariantChange) -> list[int]:
-    """Return the ids of hosts that were locked when it was their turn."""
+    """Return the ids of hosts to which the change could not be applied.
+
+    They were locked when it was their turn, or it failed.
+    """
     found: list[int] = json.loads(change.skipped_hosts)
     return found
 

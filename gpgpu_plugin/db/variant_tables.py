@@ -89,8 +89,8 @@ class VariantChange(column.Base):
     ``clears_groups``: the change is that groups lose what they have of their
     own.
     ``last_host_id``: hosts up to this id are done, but for
-    ``skipped_hosts``: JSON list of the ids of hosts that were locked, to be
-    done one by one.
+    ``skipped_hosts``: JSON list of the ids of hosts that were locked, or on
+    which the change failed, to be done one by one.
 
     Unique key: a variant has one change at a time.
     """

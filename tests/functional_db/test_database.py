@@ -563,7 +563,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_variant.VariantTest, test_variant.PendingTest,
         changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
         changes.PolicyTest, changes.TypeTest, changes.CrashTest,
-        changes.TwoConductorsTest,
+        changes.TwoConductorsTest, changes.FailureTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_host.VGPUHostTest,
         test_scheduler_feed.ChangesTest, test_scheduler_feed.PageTest,

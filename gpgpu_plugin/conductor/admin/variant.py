@@ -29,24 +29,45 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
 
+_NAMED = 8
+"""Number of hosts that a reason names."""
+
 
 def _infos(session: orm.Session,
            rows: list[models.Variant]) -> tuple[objects.VariantInfo, ...]:
     counts = device_db.count_by_variant(session)
-    pending = {change.variant_id: change_db.hosts_pending(session, change)
+    changes = {change.variant_id: change
                for change in change_db.all(session)}
+    pending = {variant_id: change_db.hosts_pending(session, change)
+               for variant_id, change in changes.items()}
     return tuple(
         objects.VariantInfo(
             devices=counts.get(row.id, 0), status=row.status,
-            reason=row.reason, hosts_pending=pending.get(row.id, 0),
+            reason=row.reason or _waits_for(session, changes.get(row.id)),
+            hosts_pending=pending.get(row.id, 0),
             **dataclasses.asdict(variant_db.to_domain(row)))
         for row in rows)
+
+
+def _waits_for(session: orm.Session,
+               change: models.VariantChange | None) -> str | None:
+    """Return which hosts keep a change from ending, if it tried them."""
+    skipped = change_db.skipped(change) if change is not None else []
+    if not skipped:
+        return None
+    names = [host.name for host in host_db.by_ids(session, skipped[:_NAMED])]
+    more = len(skipped) - len(names)
+    return (f'its last change could not be applied to {", ".join(names)}'
+            f'{f" and {more} more" if more else ""}, where a transaction had '
+            f'the lock or the change failed; gpgpu-conductor tries again and '
+            f'logs the cause')
 
 
 def list_all(db: api.Database) -> tuple[objects.VariantInfo, ...]:

@@ -19,9 +19,11 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import variant_worker
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
@@ -373,6 +375,125 @@ class BusyTest(ChangeCase):
         self.locked = {'h2'}
         self.assertRaises(exception.DatabaseBusy, self.run_all)
         self.assertEqual(['H100', None, *['H100'] * 3], self.variants())
+
+
+class FailureTest(ChangeCase):
+    """A host on which changes fail, whatever it has reported."""
+
+    failing = frozenset({'h2'})
+
+    def setUp(self):
+        super().setUp()
+        apply = variant_matching.apply
+
+        def fail(session, found):
+            apply(session, found)
+            if self.failing & {host.name for host in found}:
+                raise ValueError('no rule for this')
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.variant_changes.variant_matching.apply',
+            fail))
+
+    def fail_all(self):
+        return self.assertRaises(variant_changes.HostFailed, self.run_all)
+
+    def change(self, subsystem='16c1'):
+        """Change the ids of a variant that all hosts have.
+
+        :param subsystem: all devices have this one by default
+        """
+        self.failing = frozenset()
+        variant_admin.create(self.db, H100)
+        self.failing = frozenset({'h2'})
+        variant_admin.set_(self.db, dataclasses.replace(
+            H100, subsystem_vendor='10de', subsystem=subsystem), LATE)
+
+    def claim_of(self, host):
+        """Claim as the session that has reported."""
+        return claims.claim(
+            self.db, self.request(1, f'of {host}', host), 60,
+            hosts.origin(host, self.node_uuid(host)))
+
+    def test_variant_reaches_the_other_hosts(self):
+        variant_admin.create(self.db, H100, LATE)
+        exc = self.fail_all()
+        self.assertEqual('host h2', str(exc))
+        self.assertIsInstance(exc.__cause__, ValueError)
+        self.assertEqual(('applying', 1), self.shown())
+        self.assertEqual(['H100', None, *['H100'] * 3], self.variants())
+        self.assertIn('could not be applied to h2, where',
+                      variant_admin.show(self.db, 'H100').reason)
+        self.claim_of('h1')
+
+    def test_change_ends_when_it_no_longer_fails(self):
+        variant_admin.create(self.db, H100, LATE)
+        self.fail_all()
+        self.failing = frozenset()
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+        self.assertIsNone(variant_admin.show(self.db, 'H100').reason)
+        self.assertEqual(['H100'] * 5, self.variants())
+
+    def test_changed_variant_can_be_claimed_on_the_other_hosts(self):
+        self.change()
+        self.assertEqual(('changing', 5), self.shown())
+        self.fail_all()
+        self.assertEqual(('applying', 1), self.shown())
+        for host in ('h1', 'h3', 'h4', 'h5'):
+            self.claim_of(host)
+
+    def test_claim_waits_until_the_host_has_reported(self):
+        self.change('16c0')
+        self.fail_all()
+        self.assertEqual([None, 'H100', None, None, None], self.variants())
+        self.assertRaises(exception.SessionLost, self.claim_of, 'h2')
+        self.failing = frozenset()
+        hosts.begin(self.db, 'h2', self.node_uuid('h2'), expected=1)
+        self.report('h2')
+        self.assertEqual([None] * 5, self.variants())
+        self.run_all()
+        self.assertEqual(('ready', 0), self.shown())
+
+    def test_variant_stays_closed_until_only_failing_hosts_lack_it(self):
+        self.change()
+        self.assertEqual([], self.advance())
+        for _ in range(2):
+            self.advance()
+        # h1 and h2 are left, of which h1 is locked.
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.db.host.lock_ids', self.refuse_h1):
+            self.assertRaises(exception.DatabaseBusy, self.advance)
+            self.assertRaises(variant_changes.HostFailed, self.advance)
+            self.assertEqual(('changing', 2), self.shown())
+            self.assertRaises(exception.DatabaseBusy, self.advance)
+        self.fail_all()
+        self.assertEqual(('applying', 1), self.shown())
+
+    def refuse_h1(self, session, ids, skip_locked=False,
+                  lock_ids=host_db.lock_ids):
+        found = lock_ids(session, ids, skip_locked=skip_locked)
+        if 'h1' in {host.name for host in found}:
+            raise exception.DatabaseBusy(reason='locked')
+        return found
+
+    def test_deletion_waits_for_the_host_or_for_its_deletion(self):
+        self.failing = frozenset()
+        variant_admin.create(self.db, H100)
+        self.failing = frozenset({'h2'})
+        variant_admin.delete(self.db, 'H100', LATE)
+        self.fail_all()
+        self.assertEqual(('deleting', 1), self.shown())
+        host_admin.delete(self.db, 'h2', force=True)
+        self.run_all()
+        self.assertRaises(exception.NotFound, self.shown)
+
+    def test_several_failing_hosts_keep_it_from_no_other(self):
+        self.failing = frozenset({'h1', 'h2', 'h4', 'h5'})
+        variant_admin.create(self.db, H100, LATE)
+        for _ in range(2):
+            self.fail_all()
+        self.assertEqual(('applying', 4), self.shown())
+        self.assertEqual([None, None, 'H100', None, None], self.variants())
 
 
 class TypeTest(ChangeCase):
