@@ -41,6 +41,11 @@ _EXCLUSIVE = frozenset({naming.PASSTHROUGH, UNKNOWN})
 
 _MIB_PER_GIB = 1024
 
+_MOST_PLACEMENTS = 128
+"""Placements of one type that are used. No driver makes so many vGPUs on one
+GPU, and a claim compares each placement with all others: sizes are what a host
+reports."""
+
 
 class VGPUMixPolicy(enum.StrEnum):
     """Rule for which vGPUs may share one GPU.
@@ -259,10 +264,21 @@ class GPUCapacity:
                 # It takes some placement, and nobody knows which.
                 return []
             taken.append((vgpu.placement_id, vgpu.placement_id + size))
-        size = self._gibibytes(name) or 0
-        return [placement for placement in self._placements(name)
-                if all(placement + size <= begin or end <= placement
-                       for begin, end in taken)]
+        return _free_placements(
+            self._gibibytes(name) or 0, self._region, tuple(taken))
+
+
+# Types of several series have the same size.
+@functools.lru_cache
+def _free_placements(size: int, region: int,
+                     taken: Sequence[tuple[int, int]]) -> Sequence[int]:
+    """Return the placement ids of a size that overlap nothing.
+
+    :param taken: begin and end of what is there, in GiB
+    """
+    return tuple(placement for placement in _placements(size, region)
+                 if all(placement + size <= begin or end <= placement
+                        for begin, end in taken))
 
 
 @functools.lru_cache
@@ -275,4 +291,4 @@ def _placements(size: int, region: int) -> Sequence[int]:
         parts *= 2
     return tuple(number * region // parts if number % 2 == 0
                  else (number + 1) * region // parts - size
-                 for number in range(parts))
+                 for number in range(min(parts, _MOST_PLACEMENTS)))

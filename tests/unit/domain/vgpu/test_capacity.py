@@ -227,6 +227,14 @@ class MixedSizeTest(base.BaseTestCase):
                     placements, sorted(found, key=lambda n: n or 0),
                     (region, size))
 
+    def test_placements_that_no_driver_has_are_not_used(self) -> None:
+        largest = str(2 ** 30)
+        huge = gpu(nvidia(1, 2 ** 30), capacity.VGPUMixPolicy.MIXED_SIZE)
+        self.assertEqual(128, huge.available('1'))
+        used = huge.with_vgpu('1')
+        self.assertEqual(
+            (127, 0), (used.available('1'), used.available(largest)))
+
     def test_largest_type_that_can_fit_keeps_fitting(self) -> None:
         used = filled(gpu(nvidia(24, 12, 6, 4),
                            capacity.VGPUMixPolicy.MIXED_SIZE), '6', '4')
