@@ -246,5 +246,20 @@ class GuestNodesTest(test_base.BaseTestCase):
         self.assertEqual(
             'numa_policy_required', self.refusal(5, 1).reason)
 
+    def test_host_with_too_many_choices_is_passed_if_gpus_suffice(
+            self) -> None:
+        groups = masks({'WHOLE': base.passthrough([
+            base.whole_gpu(f'c{number}', numa_node=number)
+            for number in range(60)])})
+
+        def reason(count: int, nodes: int) -> str | None:
+            refused = feasibility.refusal(groups, base.request(
+                {'WHOLE': count}, numa_policy=_NUMAPolicy.REQUIRED), nodes)
+            return refused and refused.reason
+        self.assertEqual('numa_policy_required', reason(3, 2))
+        self.assertIsNone(reason(3, 32))
+        self.assertIsNone(reason(60, 32))
+        self.assertEqual('not_enough_available', reason(61, 32))
+
     def test_guest_without_nodes(self) -> None:
         self.assertEqual(request_mod.NO_GUEST_NODES, self.refusal(4, None))
