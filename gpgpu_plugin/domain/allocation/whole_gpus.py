@@ -93,7 +93,11 @@ class _Search:
 
     def confine(self, pools: _Pools,
                 confined: Collection[str]) -> Iterator[_Pools]:
-        """Return the pools, once for each partition that may be taken."""
+        """Return the pools, once for each partition that may be taken.
+
+        With several confined classes, it is once for each combination, of
+        which the first are returned.
+        """
         allowed = []
         for name in confined:
             by_id = {gpu.id: gpu for gpu in pools[name]}
@@ -101,7 +105,8 @@ class _Search:
                 (name, [by_id[gpu_id] for gpu_id in sorted(part)])
                 for part in self.partitions[name].partitions
                 if len(part) == self.counts[name] and part <= by_id.keys()])
-        for chosen in itertools.product(*allowed):
+        for chosen in itertools.islice(
+                itertools.product(*allowed), MAX_COMBINATIONS):
             yield {**pools, **dict(chosen)}
 
     def choices(self, pools: _Pools,

@@ -31,6 +31,7 @@ from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import guest_nodes as guest_nodes_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.domain.allocation import whole_gpus
 from gpgpu_plugin.domain.why_not import host as host_mod
 
 _Units = list[offer_mod.Selection]
@@ -90,11 +91,16 @@ def _selected(host: host_mod.Host, request: request_mod.Request,
 
 def _choices(offers: Mapping[str, offer_mod.TypeOffer],
              guest_nodes: int) -> list[frozenset[int]]:
-    """Return all sets of so many NUMA nodes that have GPUs."""
+    """Return the sets of so many NUMA nodes that have GPUs.
+
+    If they are many, the first are returned: a claim has those that Nova
+    found room on.
+    """
     nodes = sorted({gpu.numa_node for offer in offers.values()
                     for gpu in offer.gpus if gpu.numa_node is not None})
-    return [frozenset(chosen) for chosen in itertools.combinations(
-        nodes, min(guest_nodes, len(nodes)))]
+    return [frozenset(chosen) for chosen in itertools.islice(
+        itertools.combinations(nodes, min(guest_nodes, len(nodes))),
+        whole_gpus.MAX_COMBINATIONS)]
 
 
 def _group_after(group: group_mod.GroupCapacity,

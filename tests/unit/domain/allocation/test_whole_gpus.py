@@ -13,6 +13,7 @@
 
 from oslotest import base as test_base
 
+from gpgpu_plugin.domain.allocation import links
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.allocation import whole_gpus
 from tests.unit.domain.allocation import base
@@ -66,6 +67,24 @@ class ChooseTest(test_base.BaseTestCase):
         localities |= {f'x{number}': (0, 'big') for number in range(3)}
         found = self.choose(localities, 5)
         self.assertEqual('x0x1x2', found[-6:])
+
+    def test_some_combinations_of_many_link_partitions_are_tried(self) -> None:
+        pools = {name: [base.whole_gpu(f'{name}{number:02}')
+                        for number in range(32)] for name in 'ABCDEF'}
+        partitions = {name: links.FreePartitions(
+            partitions=tuple(frozenset({one.id, other.id}) for one, other
+                             in zip(pool[::2], pool[1::2], strict=True)),
+            gpus=tuple(gpu.id for gpu in pool))
+            for name, pool in pools.items()}
+        # There are 16 million.
+        choice = whole_gpus.choose(
+            pools, dict.fromkeys(pools, 2), base.DEPTH, partitions,
+            confined=tuple(pools))
+        assert choice is not None
+        self.assertEqual(
+            {name: {f'{name}00', f'{name}01'} for name in pools},
+            {name: {gpu.id for gpu in gpus}
+             for name, gpus in choice.gpus.items()})
 
     def test_beyond_the_limit_the_choice_may_use_more_switches(self) -> None:
         # s0, s1 and s2 would do; sets of three of 27 are too many to try.

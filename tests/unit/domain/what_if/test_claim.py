@@ -58,6 +58,13 @@ class AfterTest(oslotest_base.BaseTestCase):
         self.assertEqual([USED, FREE], self.states(
             claim.after(before, base.request(1), 1)))
 
+    def test_guest_on_half_of_many_nodes(self):
+        before = base.host_mod.Host(name='h1', groups=(make.t4s(*(
+            make.gpu(number, function={'numa_node': number})
+            for number in range(64))),))
+        self.assertEqual([USED] + [FREE] * 63, self.states(
+            claim.after(before, base.request(1), 32)))
+
     def test_refused_claim_has_no_host(self):
         self.assertIsNone(claim.after(base.t4s(USED), base.request(1)))
         self.assertIsNone(claim.after(
