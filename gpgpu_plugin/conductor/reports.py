@@ -33,6 +33,7 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import repeated_reports
+from gpgpu_plugin.conductor import report_check
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
@@ -67,8 +68,9 @@ def report(db: api.Database, scan: objects.HostReport,
     conductor crashes before that, the host has no answer and reports again.
 
     :param silent_after: see conductor.moved_cards
+    :raises Invalid: no host can have what the scan says
     """
-    _check(scan)
+    scan = report_check.checked(scan)
     answer = repeated_reports.answer(db, scan, origin)
     if answer is not None:
         return answer
@@ -143,16 +145,6 @@ def _match_again(session: orm.Session,
     if host is None:
         raise exception.NotFound(kind='host', name=name)
     return _match(session, host, host.generation)
-
-
-def _check(scan: objects.HostReport) -> None:
-    seen: set[str] = set()
-    for function in scan.functions:
-        if function.id in seen:
-            raise exception.Invalid(
-                field='report', value=function.id,
-                expected='each stable id once')
-        seen.add(function.id)
 
 
 def _host(session: orm.Session, scan: objects.HostReport,

@@ -40,6 +40,16 @@ _PROFILE = re.compile(
 _CREATABLE_VGPU_TYPES = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
 _PLAIN_VF = re.compile(r'vf[1-9]\d*')
 
+LONGEST_NAME = 64
+"""Characters of a name, as the database has."""
+
+# Many times what hardware has: GPUs have up to 300 GB of memory, drivers make
+# up to a few dozen vGPUs on one, and displays have 8K. The database has 32
+# bits for each number.
+_LARGEST = {
+    'video_ram': 4 * 1024 ** 2, 'max_heads': 1024, 'max_instances': 1024,
+    'max_resolution_x': 1024 ** 2, 'max_resolution_y': 1024 ** 2}
+
 _HALF_GIGABYTE = 512
 _GIGABYTE = 1024
 
@@ -64,6 +74,17 @@ class VGPUType:
     max_resolution_x: int | None = None
     max_resolution_y: int | None = None
     max_instances: int | None = None
+
+
+def implausible(known: VGPUType) -> str | None:
+    """Return why no GPU has such a type; None if one may."""
+    if len(known.name) > LONGEST_NAME:
+        return f'its name has {len(known.name)} characters'
+    for field, largest in _LARGEST.items():
+        number = getattr(known, field)
+        if number is not None and not 0 <= number <= largest:
+            return f'{field} is {number}, and not from 0 to {largest}'
+    return None
 
 
 def from_mdev(type_id: str, name: str | None, description: str | None,

@@ -25,11 +25,14 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
+from tests.unit.conductor import vgpu_base
 
 
 class ReportTest(base.ConductorTestCase):
@@ -184,6 +187,22 @@ class ReportTest(base.ConductorTestCase):
             exception.Invalid, reports.report, self.db,
             base.scan((base.function(0), base.function(0))))
         self.assertEqual({'available': 8}, self.states())
+
+    def test_type_that_no_gpu_has_costs_the_host_no_device(self):
+        odd = vgpu_type.VGPUType(
+            name='X', type_id='1', video_ram=10 ** 20, max_instances=2)
+        hosts.store(self.db, base.scan((
+            vgpu_base.t4(9, vgpu_types=(*vgpu_base.TYPES, odd)),
+            *base.EIGHT)))
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='T4', vendor='10de', device='1eb8'))
+        self.assertEqual({'available': 9}, self.states())
+        self.assertEqual(
+            {'passthrough', *(known.name for known in vgpu_base.TYPES)},
+            {info.vgpu_type for info in vgpu_type_admin.list_all(self.db)
+             if info.variant == 'T4'})
+        [problem] = host_admin.show(self.db, 'h1').problems
+        self.assertIn('vGPU type X is left out: video_ram', problem)
 
     def test_problems_are_shown(self):
         hosts.store(self.db, base.scan(

@@ -11,6 +11,8 @@
 #    under the License.
 """Tests of vGPU types as drivers describe them."""
 
+import typing
+
 from oslotest import base
 
 from gpgpu_plugin.domain.vgpu import vgpu_type
@@ -105,3 +107,25 @@ class TypesOfVFTest(base.BaseTestCase):
 
     def test_nothing(self) -> None:
         self.assertEqual((), vgpu_type.from_creatable_vgpu_types('0\n'))
+
+
+class ImplausibleTest(base.BaseTestCase):
+
+    def reason(self, **fields: typing.Any) -> str | None:
+        return vgpu_type.implausible(vgpu_type.VGPUType(
+            **{'name': 'T4-1Q', 'type_id': '1', **fields}))
+
+    def test_largest_numbers_and_unknown_ones_are_plausible(self) -> None:
+        self.assertIsNone(self.reason())
+        self.assertIsNone(self.reason(
+            name='x' * 64, video_ram=4 * 1024 ** 2, max_heads=0,
+            max_instances=1024, max_resolution_x=7680, max_resolution_y=4320))
+
+    def test_number_or_name_that_no_type_has_is_named(self) -> None:
+        for field in ('video_ram', 'max_heads', 'max_instances',
+                      'max_resolution_x', 'max_resolution_y'):
+            for number in (-1, 2 ** 31 - 1, 10 ** 20):
+                self.assertIn(f'{field} is {number}, and not',
+                              self.reason(**{field: number}) or '')
+        self.assertEqual('its name has 65 characters',
+                         self.reason(name='x' * 65))
