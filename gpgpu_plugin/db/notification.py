@@ -30,6 +30,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import notification as objects
 from gpgpu_plugin.objects import scheduling
@@ -50,6 +51,8 @@ _NAMES = (
                  .outerjoin(_VARIANTS,
                             _GROUPS.c.variant_id == _VARIANTS.c.id))
     .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True))))
+
+_LONGEST_SERIAL = 255
 
 CONDUCTOR = 'gpgpu-conductor'
 """Value of ``refused_by`` for a claim that is denied."""
@@ -104,10 +107,21 @@ def _device(session: orm.Session, device: device_db.AnyDevice,
         host=hosts[device.host_id], address=device.address,
         stable_id=device.stable_id, kind=device.kind,
         variant=variants.get(device.group_id),
-        serial=json.loads(device.pci_function).get('serial'),
+        serial=serial(device.pci_function),
         vgpu_type=device.vgpu_type, old_state=old_state, state=device.state,
-        enabled=device.enabled, present=device.present, reason=device.reason,
+        enabled=device.enabled, present=device.present,
+        reason=device.reason and cleaning.shortened(device.reason),
         generation=device.generation)
+
+
+def serial(function: str | None) -> str | None:
+    """Return the serial number of a function, the beginning of a long one.
+
+    :param function: JSON of the PCI function; None: unknown
+    """
+    found: str | None = json.loads(function or '{}').get('serial')
+    # What a card or a host says may be of any length.
+    return found and found[:_LONGEST_SERIAL]
 
 
 def usages_began(session: orm.Session, rows: Iterable[_Row]) -> None:

@@ -25,7 +25,6 @@ restarted since then had the guest until the release.
 from __future__ import annotations
 
 import datetime
-import json
 import typing
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -61,7 +60,6 @@ _COPIED = (
     _HOSTS.c.name.label('host'), _DEVICES.c.uuid.label('device_uuid'),
     _DEVICES.c.address, _VARIANTS.c.name.label('variant'))
 _NAMES = tuple(column.name for column in _COPIED)
-_LONGEST_SERIAL = 255
 _SOURCE = (
     _ASSIGNMENTS
     .join(_HOSTS, _ASSIGNMENTS.c.host_id == _HOSTS.c.id)
@@ -268,16 +266,11 @@ def _values(row: sa.RowMapping, began_at: datetime.datetime,
             ended_at: datetime.datetime | None) -> dict[str, typing.Any]:
     return {name: row[name] for name in _NAMES} | {
         'role': str(claim_obj.ClaimRole.INSTANCE),
-        'serial': (_serial(row['function'])
-                   or _serial(row['function_of_gpu'])),
+        'serial': (
+            notification_db.serial(row['function'])
+            or notification_db.serial(row['function_of_gpu'])),
         'began_at': _whole(began_at),
         'ended_at': None if ended_at is None else _whole(ended_at)}
-
-
-def _serial(function: str | None) -> str | None:
-    serial: str | None = json.loads(function or '{}').get('serial')
-    # What a card or a host says may be of any length.
-    return serial and serial[:_LONGEST_SERIAL]
 
 
 def _whole(at: datetime.datetime) -> datetime.datetime:

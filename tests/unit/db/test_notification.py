@@ -92,6 +92,13 @@ class LifeTest(NotificationCase):
         self.assertEqual('dead', self.data()['reason'])
         self.assertEqual(['device.quarantine'], self.new())
 
+    def test_texts_of_a_host_are_cut(self):
+        long = base.replace(0, serial='\u6f22' * 300, vfio_refusal='x' * 9999)
+        for functions in ((long, *base.EIGHT[1:]), base.EIGHT[1:]):
+            hosts.store(self.db, base.scan(functions))
+        self.assertEqual('\u6f22' * 255, self.data()['serial'])
+        self.assertTrue(self.data()['reason'].endswith('(9999 characters)'))
+
     def test_missing_device_is_one_notification_until_it_returns(self):
         for _ in range(2):
             hosts.store(self.db, base.scan(base.EIGHT[1:]))
