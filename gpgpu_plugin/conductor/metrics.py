@@ -120,7 +120,8 @@ class Counters:
             'send a notification that failed.', registry=registry)
         self._dropped = prometheus_client.Counter(
             'gpgpu_notifications_dropped', 'Notifications that this conductor '
-            'has deleted unsent, because too many waited.', registry=registry)
+            'has deleted unsent, because too many waited or one was too '
+            'large.', registry=registry)
         prometheus_client.Info(
             'gpgpu_build', 'Version of this conductor.', registry=registry,
             ).info({'version': version.VERSION,
@@ -176,7 +177,7 @@ class Counters:
         self._publish_failures.inc()
 
     def notifications_dropped(self, number: int) -> None:
-        """Count notifications that were deleted unsent."""
+        """Count notifications that were deleted unsent, or too large."""
         self._dropped.inc(number)
 
     def failed(self, failure: api.Failure) -> None:

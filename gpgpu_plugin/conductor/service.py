@@ -135,7 +135,9 @@ class ConductorService:
         """Return the sender of notifications; None: they are off."""
         if not publisher.drivers(conf):
             return None
-        self.database.publish_as(f'gpgpu-conductor:{socket.gethostname()}')
+        self.database.publish_as(
+            f'gpgpu-conductor:{socket.gethostname()}',
+            self._monitoring.counters.notifications_dropped)
         period = conf.gpgpu.usage_audit_period
         return notifier.Notifier(
             self.database, publisher.Publisher(conf),

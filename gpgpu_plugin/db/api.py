@@ -121,7 +121,7 @@ class Database:
                 settings['connection'] = limit.url(_url(
                     given)).render_as_string(hide_password=False)
         self._author = author.CONDUCTOR
-        self._publisher: str | None = None
+        self._publisher: outbox.Publisher | None = None
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
         with _explained(given):
@@ -152,13 +152,17 @@ class Database:
         found._author = caller
         return found
 
-    def publish_as(self, publisher_id: str | None) -> None:
+    def publish_as(self, publisher_id: str | None,
+                   dropped: Callable[[int], None] = lambda number: None,
+                   ) -> None:
         """Have transactions write notifications from now on.
 
         :param publisher_id: whom they name, such as ``gpgpu-conductor:host``;
             None: they write none
+        :param dropped: counts those that are too large to be written
         """
-        self._publisher = publisher_id
+        self._publisher = None if publisher_id is None else outbox.Publisher(
+            publisher_id=publisher_id, dropped=dropped)
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:

@@ -22,9 +22,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import logging
 import time
 import typing
 import uuid
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -32,12 +34,18 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import notification as objects
 
 CHUNK = 1000
 """Number of rows that one transaction deletes."""
+
+MOST_BYTES = 256 * 1024
+"""Size of a notification that is written; usual ones have 1 kB. RabbitMQ
+refuses more than 16 MiB, and all later notifications would wait for ever
+behind one that is refused."""
 
 _KEY = 'gpgpu_publisher'
 _TABLE = models.Base.metadata.tables['notifications']
@@ -58,12 +66,24 @@ class Waiting:
     message: dict[str, object]
 
 
-def enable(session: orm.Session, publisher_id: str | None) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Publisher:
+    """Whoever publishes the notifications of a transaction.
+
+    :ivar publisher_id: whom they name
+    :ivar dropped: counts notifications that are too large to be written
+    """
+
+    publisher_id: str
+    dropped: Callable[[int], None] = lambda number: None
+
+
+def enable(session: orm.Session, publisher: Publisher | None) -> None:
     """Note with a transaction who publishes its notifications.
 
-    :param publisher_id: None: it writes none
+    :param publisher: None: it writes none
     """
-    session.info[_KEY] = publisher_id
+    session.info[_KEY] = publisher
 
 
 def is_enabled(session: orm.Session) -> bool:
@@ -73,20 +93,42 @@ def is_enabled(session: orm.Session) -> bool:
 
 def add(session: orm.Session, payloads: Iterable[
         tuple[notification.EventType, objects.Payload]]) -> None:
-    """Write notifications, in one statement, if they are enabled."""
-    publisher_id = session.info.get(_KEY)
-    if publisher_id is None:
+    """Write notifications, in one statement, if they are enabled.
+
+    What is larger than ``MOST_BYTES`` is dropped, with an error in the log.
+    """
+    publisher: Publisher | None = session.info.get(_KEY)
+    if publisher is None:
         return
     now = time.time()
-    rows = [_row(str(uuid.uuid4()), publisher_id, now, event_type, payload)
-            for event_type, payload in payloads]
+    rows = []
+    for event_type, payload in payloads:
+        row = _row(str(uuid.uuid4()), publisher.publisher_id, now,
+                   event_type, payload)
+        size = len(row['message'])
+        if size <= MOST_BYTES:
+            rows.append(row)
+            continue
+        publisher.dropped(1)
+        journal.note(
+            session, logging.ERROR,
+            f'A notification {event_type} was dropped: it has {size} bytes, '
+            f'and may have {MOST_BYTES}. A host sent a text of that size')
     if rows:
         session.execute(_INSERT, rows)
 
 
+class _Row(typing.TypedDict):
+    """Values of a new row of ``notifications``."""
+
+    message_id: str
+    created_at: float
+    message: str
+
+
 def _row(message_id: str, publisher_id: str, now: float,
          event_type: notification.EventType,
-         payload: objects.Payload) -> dict[str, object]:
+         payload: objects.Payload) -> _Row:
     at = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return {
         'message_id': message_id, 'created_at': now,

@@ -11,6 +11,10 @@
 #    under the License.
 """Tests of notifications that wait, and of the lease of their sender."""
 
+import dataclasses
+
+import fixtures
+
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import notification
@@ -105,6 +109,34 @@ class DeleteTest(OutboxCase):
         self.assertEqual(sent[0].id, again.id)
         self.call(outbox.delete, sent)
         self.assertEqual(['i1'], self.instances())
+
+
+class LargeTest(OutboxCase):
+
+    def setUp(self):
+        super().setUp()
+        self.dropped = []
+        self.db.publish_as(PUBLISHER, self.dropped.append)
+        self.log = self.useFixture(fixtures.FakeLogger(level='ERROR'))
+
+    def write_large(self, size):
+        event_type, payload = refusal(0)
+        with self.db.writer() as session:
+            outbox.add(session, [
+                (event_type, dataclasses.replace(payload, detail='x' * size)),
+                refusal(1)])
+
+    def test_notification_that_is_too_large_is_dropped_alone(self):
+        self.write_large(outbox.MOST_BYTES)
+        self.assertEqual(['i1'], self.instances())
+        self.assertEqual([1], self.dropped)
+        self.assertIn('A notification gpgpu.request.refuse was dropped',
+                      self.log.output)
+
+    def test_large_one_is_written(self):
+        self.write_large(outbox.MOST_BYTES - 2000)
+        self.assertEqual(['i0', 'i1'], self.instances())
+        self.assertEqual(([], ''), (self.dropped, self.log.output))
 
 
 class LeaseTest(OutboxCase):
