@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -154,10 +155,14 @@ def accept(session: orm.Session, device: models.Device) -> None:
 
 def has_called_since(host: models.Host, at: datetime.datetime) -> bool:
     """Return whether a host has certainly called and reported since a time."""
-    since = 0.0 if at == NEVER else at.replace(
-        tzinfo=datetime.UTC).timestamp()
+    since = 0.0 if at == NEVER else _seconds(at)
     return bool((host.heard_at or 0.0) > since + _MARGIN
                 and host.report_number)
+
+
+def _seconds(at: datetime.datetime) -> float:
+    """Return a time (UTC) in seconds since the epoch."""
+    return at.replace(tzinfo=datetime.UTC).timestamp()
 
 
 def left_behind(session: orm.Session, gpus: Collection[models.Device],
@@ -197,14 +202,15 @@ def last_whole(session: orm.Session, gpu: models.Device) -> str | None:
     :returns: None: nobody, or a cleaning of the whole GPU has passed since
     """
     places = _places(session, gpu)
-    cleaned = _cleaned_at(session, places)
+    cleanings = _cleanings(session, places)
     uses = [use for use in (
-        _use(session, place, cleaned) for place in places) if use is not None]
+        _use(session, place, places[0], cleanings) for place in places)
+        if use is not None]
     if uses:
         return max(uses)[1]
-    left = newest_left(left_behind(session, [gpu])[gpu.uuid], max(
-        cleaned, *(place.found_at for place in places
-                   if place.device is not gpu), NEVER))
+    left = newest_left(left_behind(session, [gpu])[gpu.uuid], max([
+        NEVER, *(passed.ended_at for _, passed in cleanings),
+        *(place.found_at for place in places if place.device is not gpu)]))
     if left is not None and left.whole_unclean:
         return LEFT_BEHIND
     return next((
@@ -218,29 +224,89 @@ def _is_cleaned_later(session: orm.Session, place: Place,
     """Return whether a card was cleaned where it was found after a place.
 
     What was cleaned there after it had left is another card.
+
+    :param places: the first one is where it is
     """
     for other in places:
-        passed = ledger.last_passed(session, other.device.uuid) or NEVER
-        if place.found_at < other.found_at < passed and not any(
-                other.found_at < later.found_at < passed for later in places):
+        passed = ledger.last_passed(session, other.device.uuid)
+        if (passed is not None
+                and place.found_at < other.found_at < passed.ended_at
+                and not any(other.found_at < later.found_at < passed.ended_at
+                            for later in places)
+                and (other is places[0] or has_left(
+                    session, place, passed.began_at))):
             return True
     return False
 
 
-def _cleaned_at(session: orm.Session,
-                places: Sequence[Place]) -> datetime.datetime:
-    """Return when a card passed a cleaning last, in any of its places.
+_Cleanings = Sequence[tuple[Place, ledger.Passed]]
+"""The last cleaning in each place of a card, if one passed there."""
+
+
+def _cleanings(session: orm.Session, places: Sequence[Place]) -> _Cleanings:
+    """Return the cleanings that a card may have passed in its places.
 
     :param places: the first one is where it is
     """
-    here, *earlier = places
-    passed = [ledger.last_passed(session, here.device.uuid) or NEVER]
-    for place in earlier:
-        at = ledger.last_passed(session, place.device.uuid) or NEVER
-        # What was cleaned there after it had left is another card.
-        if at <= here.found_at:
-            passed.append(at)
-    return max(passed)
+    here = places[0]
+    found = ((place, ledger.last_passed(session, place.device.uuid))
+             for place in places)
+    # What was cleaned elsewhere after it had left is another card.
+    return [(place, passed) for place, passed in found
+            if passed is not None and (
+                place is here or passed.ended_at <= here.found_at)]
+
+
+def _is_cleaned_since(session: orm.Session, place: Place, here: Place,
+                      at: datetime.datetime, cleanings: _Cleanings) -> bool:
+    """Return whether a card passed a cleaning after its use in a place.
+
+    What was cleaned elsewhere while the card may have been in the place of the
+    use is another card.
+
+    :param here: where the card is
+    :param at: when the use ended
+    """
+    return any(
+        passed.ended_at > at and (
+            other is place or other is here
+            or has_left(session, place, passed.began_at))
+        for other, passed in cleanings)
+
+
+def has_left(session: orm.Session, place: Place,
+             at: datetime.datetime | None) -> bool:
+    """Return whether a card had certainly left a place at a time.
+
+    Only the host of the place can say so, since any host can show any number:
+    it had reported the card missing, or another card there, or it has been
+    silent since before that time.
+
+    :param at: None: unknown
+    """
+    if at is None:
+        return False
+    if (place.host.heard_at or 0.0) + _MARGIN < _seconds(at):
+        return True
+    last = event_db.newest_of_device(
+        session, place.device.uuid, ('missing', 'returned', 'swapped'), at)
+    return last is not None and (last.kind == 'missing' or (
+        # Since an operator accepted the other card, that is the one.
+        last.kind == 'swapped' and place.is_accepted
+        and last.at >= place.found_at))
+
+
+def has_left_before_cleaning(session: orm.Session, place: Place,
+                             devices: Iterable[models.Device]) -> bool:
+    """Return whether one of some devices was cleaned after a card had left.
+
+    :param place: where the card was
+    :param devices: a GPU elsewhere and its VFs and mdev rows
+    """
+    cleanings = (ledger.last_passed(session, device.uuid)
+                 for device in devices)
+    return any(passed is not None and has_left(session, place, passed.began_at)
+               for passed in cleanings)
 
 
 def _places(session: orm.Session, gpu: models.Device) -> list[Place]:
@@ -256,11 +322,12 @@ def _places(session: orm.Session, gpu: models.Device) -> list[Place]:
                 has_called_since(other.host, here.found_at)))))]
 
 
-def _use(session: orm.Session, place: Place,
-         cleaned: datetime.datetime) -> tuple[int, str] | None:
+def _use(session: orm.Session, place: Place, here: Place,
+         cleanings: _Cleanings) -> tuple[int, str] | None:
     """Return who had a whole GPU in a place, unless it was cleaned since.
 
-    :param cleaned: when a cleaning in any place passed
+    :param here: where it is
+    :param cleanings: those that it may have passed
     :returns: what orders uses, and the text
     """
     if place.device.state == device_rules.DeviceState.AVAILABLE:
@@ -270,7 +337,8 @@ def _use(session: orm.Session, place: Place,
             session, place.device.uuid, last.uuid):
         return None
     # A guest that was lost with its host had it until it was found elsewhere.
-    if cleaned > (last.ended_at or max(last.claimed_at, place.found_at)):
+    at = last.ended_at or max(last.claimed_at, place.found_at)
+    if _is_cleaned_since(session, place, here, at, cleanings):
         return None
     project = f' of project {last.project_id}' if last.project_id else ''
     return last.id, (

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import typing
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -89,13 +90,24 @@ def has_passed(session: orm.Session, device_uuid: str,
     return False
 
 
-def last_passed(session: orm.Session,
-                device_uuid: str) -> datetime.datetime | None:
-    """Return when a device passed a cleaning last (UTC), in whole seconds."""
+class Passed(typing.NamedTuple):
+    """When a cleaning took place that passed (UTC), in whole seconds.
+
+    ``began_at``: None: unknown.
+    """
+
+    began_at: datetime.datetime | None
+    ended_at: datetime.datetime
+
+
+def last_passed(session: orm.Session, device_uuid: str) -> Passed | None:
+    """Return the last cleaning that a device passed."""
     for content in ledger_db.newest_first(session, device_uuid):
         fields = json.loads(content)
         if fields['verdict'] == rules.Verdict.PASSED:
-            return _time(fields['finished_at'])
+            began = fields['started_at']
+            return Passed(None if began is None else _time(began),
+                          _time(fields['finished_at']))
     return None
 
 

@@ -131,7 +131,7 @@ def check(session: orm.Session, host: models.Host,
         if others:
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
-                   time.time() - silent_after, was_here=before is not None)
+                   time.time() - silent_after, before=before)
         left = card_places.newest_left(deleted[gpu.uuid], max((
             before or card_places.NEVER,
             *(other.found_at for other in places[gpu.uuid]))))
@@ -227,11 +227,11 @@ def _is_news(host: models.Host, other: card_places.Place,
 
 def _check(session: orm.Session, host: models.Host, card: models.Card,
            gpu: models.Device, others: Sequence[card_places.Place],
-           silent_since: float, *, was_here: bool) -> None:
+           silent_since: float, *, before: datetime.datetime | None) -> None:
     """Withhold a GPU that was not clean where it was last.
 
     :param others: other places where its numbers were found
-    :param was_here: they were found there after they had been found here
+    :param before: when they were found here, which was before that
     """
     elsewhere = [other for other in others if other.host is not host
                  or not card_places.is_there(gpu, other.device)]
@@ -247,14 +247,34 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
         _doubt(session, host, gpu, elsewhere, there)
         return
     record = _record(session, last[0])
+    unclean = [other for other in elsewhere if other is not last[0]
+               and _record(session, other).state is not None
+               and not _is_proven(session, other, last[0])]
+    if unclean and (there or record.state not in (
+            _State.RETIRED, _State.QUARANTINED)):
+        _doubt(session, host, gpu, [*unclean, last[0]], there)
+        return
     if record.is_clean:
-        if was_here and not there:
+        if before is not None and not there and _is_proven(
+                session, card_places.Place(
+                    device=gpu, host=host, found_at=before), last[0]):
             gpu.whole_use = None
         return
     if there:
         _wait(session, host, card, gpu, record)
     else:
         _take_over(session, host, gpu, record)
+
+
+def _is_proven(session: orm.Session, before: card_places.Place,
+               last: card_places.Place) -> bool:
+    """Return whether a card was cleaned where it was last.
+
+    It was not if it may have been in the place before all the time: then the
+    last place had another card with the number, or a host that is not honest.
+    """
+    return card_places.has_left_before_cleaning(session, before, [
+        last.device, *withdrawal.children(session, last.device)])
 
 
 def _doubt(session: orm.Session, host: models.Host, gpu: models.Device,

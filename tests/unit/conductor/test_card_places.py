@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
@@ -353,9 +354,8 @@ class SameHostTest(WholeCase):
             other = dataclasses.replace(here, device=models.Device(uuid='x'))
             for name, value in (
                     ('_places', lambda *_: [here, other]),
-                    ('_use', lambda session, place, cleaned: (
-                        (1, 'used') if cleaned == card_places.NEVER
-                        else None))):
+                    ('_use', lambda session, place, here, cleanings: (
+                        None if cleanings else (1, 'used')))):
                 self.useFixture(fixtures.MockPatchObject(
                     card_places, name, value))
             for hours, expected in ((1, 'used'), (0, None), (-1, None)):
@@ -363,7 +363,8 @@ class SameHostTest(WholeCase):
                 self.useFixture(fixtures.MockPatchObject(
                     card_places.ledger, 'last_passed',
                     lambda session, uuid, passed=passed: (
-                        passed if uuid == 'x' else None)))
+                        ledger.Passed(passed, passed) if uuid == 'x'
+                        else None)))
                 self.assertEqual(expected, card_places.last_whole(
                     session, here.device))
 
@@ -377,6 +378,74 @@ class SameHostTest(WholeCase):
         self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
         self.clean_all()
         self.assertEqual(['available'] * 3, self.states('h1'))
+
+
+class ForeignNumberTest(WholeCase, test_moved_cards.ForeignNumberCase):
+    """Another host says that it cleaned the card that h1 has."""
+
+    def use(self):
+        super().use()
+        self.later()
+
+    def forge(self):
+        super().forge(WHOLE)
+
+    def boot_with_vfs(self):
+        """Boot h1, whose driver makes the VFs after the first report."""
+        self.boot_h1('boot 2')
+        for number, functions in enumerate(([WHOLE], [GPU, *VFS]), 1):
+            reports.report(self.db, base.scan(functions, number=number))
+
+    def test_card_that_stayed_on_its_host_is_quarantined(self):
+        self.use()
+        self.forge()
+        self.boot_with_vfs()
+        self.assert_withheld('h1', 'instance i1 had the whole GPU')
+
+    def test_card_that_another_service_had_is_quarantined(self):
+        self.report('h1', dataclasses.replace(WHOLE, owner='Cyborg'))
+        self.later()
+        self.forge()
+        self.boot_with_vfs()
+        self.assertEqual(['quarantined'] * 3, self.states('h1'))
+        self.assertIn('managed by Cyborg', self.on('h1').reason)
+
+    def test_card_that_was_moved_is_quarantined(self):
+        self.use()
+        self.forge()
+        self.move_now(GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_card_of_which_a_vf_was_dirty_elsewhere_is_quarantined(self):
+        self.use()
+        self.forge()
+        self.report('m', GPU, *VFS)
+        self.clean_on('m')
+        self.use_vf('m')
+        self.report('m')
+        self.move_now(GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_card_that_is_quarantined_elsewhere_is_not_waited_for(self):
+        self.use()
+        self.forge()
+        self.report('m', WHOLE)
+        self.quarantine(self.on('m').uuid)
+        self.heard('m', -100)
+        self.move_now(GPU, *VFS)
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_card_that_was_missing_when_it_was_cleaned_has_vfs(self):
+        self.use()
+        self.report('h1')
+        self.later()
+        self.report('m', WHOLE)
+        self.clean_on('m')
+        self.heard('h1', 0)
+        self.report('m')
+        self.report('h1', WHOLE)
+        self.report('h1', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h1'))
 
 
 class DeletedHostTest(WholeCase):

@@ -36,6 +36,7 @@ from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import test_withdrawal
@@ -71,6 +72,16 @@ class MovedCase(test_withdrawal.WithdrawalCase):
         self.report(host, base.function(number, **{'dsn': DSN, **facts}))
         return self.on(host)
 
+    def boot_h1(self, boot_id):
+        """Begin a session of h1 by another start of nova-compute."""
+        with self.db.reader() as session:
+            expected = session.scalar(sa.select(models.Host.session).where(
+                models.Host.name == 'h1'))
+        hosts.begin(
+            self.db, 'h1', base.NODE, start_uuid=str(uuid.uuid4()),
+            expected=expected, identity=machine.MachineIdentity(
+                boot_id=boot_id, machine_id='h1'))
+
     def on(self, host):
         """Return the only GPU that a host reports now."""
         [device] = [device for device in device_admin.list_all(
@@ -89,6 +100,8 @@ class MovedCase(test_withdrawal.WithdrawalCase):
                 row.found_at = row.found_at and row.found_at - earlier
             for row in session.scalars(sa.select(models.Device)):
                 row.swapped_at = row.swapped_at and row.swapped_at - earlier
+            for row in session.scalars(sa.select(models.Event)):
+                row.at -= earlier
 
     def details(self):
         return [detail for _, detail in self.events('moved')]
@@ -319,16 +332,6 @@ class RebootCase(MovedCase):
         self.boot_h1('boot 1')
         for number in (1, 2):
             reports.report(self.db, base.scan(self.functions, number=number))
-
-    def boot_h1(self, boot_id):
-        """Begin a session of h1 by another start of nova-compute."""
-        with self.db.reader() as session:
-            expected = session.scalar(sa.select(models.Host.session).where(
-                models.Host.name == 'h1'))
-        hosts.begin(
-            self.db, 'h1', base.NODE, start_uuid=str(uuid.uuid4()),
-            expected=expected, identity=machine.MachineIdentity(
-                boot_id=boot_id, machine_id='h1'))
 
     def put_back(self, boot_id='boot 2'):
         """Have h1 report the card, which it never missed."""
@@ -561,6 +564,99 @@ class LiveHostTest(MovedCase):
             device.state for device in device_admin.list_all(self.db, 'h3')})
         self.clean_all()
         self.boot(4, host='h3')
+
+
+class ForeignNumberCase(MovedCase):
+    """A host that has another card shows the number of a card of h1."""
+
+    def show(self, *functions):
+        """Have the host m report a card with the number, as its own."""
+        self.report('m', *functions or self.functions)
+        self.heard('h1', -100)
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.later()
+
+    def forge(self, *functions):
+        """Have m show the number, say that its card is clean, and hide it."""
+        self.heard('h1', 0)
+        self.show(*functions)
+        self.clean_on('m')
+        self.assertEqual({'available'}, {
+            device.state for device in device_admin.list_all(self.db, 'm')})
+        self.report('m')
+        self.later()
+
+    def move_now(self, *functions):
+        """Move the card from h1, which called until then."""
+        self.heard('h1', 0)
+        hosts.begin(self.db, 'h2', base.node_uuid('h2'))
+        reports.report(self.db, base.scan(
+            functions or self.functions, host='h2',
+            node_uuid=base.node_uuid('h2'), number=1), silent_after=0)
+        return self.on('h2')
+
+    def clean_on(self, host):
+        for task in cleaning.tasks(self.db, host):
+            cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+            cleaning.finished(self.db, task.device_uuid, 'attempt',
+                              task.steps, cleaned.results(task.steps))
+
+
+class ForeignNumberTest(ForeignNumberCase):
+
+    def test_card_that_another_host_says_it_cleaned_is_cleaned(self):
+        self.use()
+        self.later()
+        self.forge()
+        self.assertEqual('dirty', self.move_now().state)
+
+    def test_card_that_is_used_while_another_host_shows_it_is_cleaned(self):
+        self.later()
+        self.show()
+        self.use()
+        self.assertEqual('dirty', self.move_now().state)
+
+    def test_card_that_was_missing_when_it_was_cleaned_is_clean(self):
+        self.use()
+        self.report('h1')
+        self.later()
+        self.report('m', *self.functions)
+        self.assertEqual('dirty', self.on('m').state)
+        self.clean_on('m')
+        self.report('m')
+        # It was off at no time.
+        self.heard('h1', 0)
+        self.report('h2', *self.functions)
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_card_that_was_elsewhere_while_its_place_had_another(self):
+        self.use()
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.later()
+        self.report('m', *self.functions)
+        self.assertEqual('dirty', self.on('m').state)
+        self.clean_on('m')
+        self.report('m')
+        self.heard('h1', 0)
+        self.report('h2', *self.functions)
+        self.assertEqual('available', self.on('h2').state)
+
+    def test_card_that_returns_is_not_clean_by_an_earlier_absence(self):
+        self.report('h1')
+        self.report('h1', *self.functions)
+        self.later()
+        self.use()
+        self.later()
+        self.forge()
+        self.assertEqual('dirty', self.move_now().state)
+
+    def test_card_is_cleaned_while_another_host_shows_the_number(self):
+        self.use()
+        self.later()
+        self.forge()
+        self.report('m', *self.functions)
+        self.heard('m', -100)
+        self.assertEqual('dirty', self.move_now().state)
 
 
 class VGPUTest(MovedCase):
