@@ -108,6 +108,21 @@ def others(session: orm.Session,
               gpu, device_db.identity(device)))] for gpu in gpus}
 
 
+def unrecognised(session: orm.Session,
+                 gpus: Collection[models.Device]) -> set[str]:
+    """Return those of some GPUs whose numbers identify none, by UUID.
+
+    Too many hosts have GPUs with them.
+    """
+    numbers = {gpu.uuid: card_db.numbers(device_db.identity(gpu))
+               for gpu in gpus}
+    dsns, serials = card_db.frequent(
+        session, [dsn for dsn, _ in numbers.values() if dsn],
+        [serial for _, serial in numbers.values() if serial])
+    return {uuid for uuid, (dsn, serial) in numbers.items()
+            if dsn in {None, *dsns} and serial in {None, *serials}}
+
+
 def place(session: orm.Session, gpu: models.Device,
           device_uuid: str) -> Place | None:
     """Return one of the other places of a GPU; None: it is none any more."""

@@ -27,6 +27,7 @@ import dataclasses
 import datetime
 import functools
 import time
+import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -93,8 +94,17 @@ class _Record:
             + (f': {device.reason}' if device.reason else ''))
 
 
-_Arrived = tuple[models.Card, models.Device, datetime.datetime | None]
-"""A GPU with its numbers, and when an earlier scan found these there."""
+class _Arrived(typing.NamedTuple):
+    """A GPU that is or may be new in its place, with its numbers.
+
+    ``before``: when an earlier scan found the numbers there; None: none did.
+    ``stayed``: no scan missed it, but its host was off.
+    """
+
+    card: models.Card
+    gpu: models.Device
+    before: datetime.datetime | None
+    stayed: bool = False
 
 
 def check(session: orm.Session, host: models.Host,
@@ -122,10 +132,12 @@ def check(session: orm.Session, host: models.Host,
     arrived = _arrived(session, devices, returned, now, rebooted=rebooted)
     if not arrived:
         return
-    gpus = [gpu for _, gpu, _ in arrived]
+    gpus = [found.gpu for found in arrived]
     places = card_places.others(session, gpus)
     deleted = card_places.left_behind(session, gpus)
-    for card, gpu, before in arrived:
+    unrecognised = card_places.unrecognised(session, [
+        found.gpu for found in arrived if not found.stayed])
+    for card, gpu, before, _ in arrived:
         others = [other for other in places[gpu.uuid]
                   if _is_news(host, other, before)]
         if others:
@@ -138,6 +150,18 @@ def check(session: orm.Session, host: models.Host,
         if left is not None:
             card.found_at = now
             _recall(session, host, gpu, is_whole=left.whole_unclean)
+        if gpu.uuid in unrecognised:
+            _distrust(session, host, gpu)
+
+
+def _distrust(session: orm.Session, host: models.Host,
+              gpu: models.Device) -> None:
+    """Have a GPU cleaned whose number says nothing of what it was before."""
+    withdrawal.distrust_parts(session, gpu, withdrawal.children(session, gpu))
+    event_db.add(session, 'moved', host.name, gpu, detail=(
+        f'more than {card_db.MOST} hosts have cards with its number, which '
+        f'identifies none of them: the card here is cleaned'))
+    host_db.changed(host)
 
 
 def _recall(session: orm.Session, host: models.Host, gpu: models.Device, *,
@@ -199,14 +223,15 @@ def _arrived(session: orm.Session, devices: Iterable[models.Device],
         elif (card.dsn, card.serial and card.serial.upper()) == (dsn, serial):
             if gpu.stable_id not in returned:
                 if rebooted:
-                    found.append((
-                        card, gpu, card.found_at or datetime.datetime.min))
+                    found.append(_Arrived(
+                        card, gpu, card.found_at or datetime.datetime.min,
+                        stayed=True))
                 continue
             before = card.found_at
         if before is None:
             card.waits_for = None
         card.dsn, card.serial, card.found_at = dsn, serial, now
-        found.append((card, gpu, before))
+        found.append(_Arrived(card, gpu, before))
     session.flush()
     return found
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import typing
 import uuid
@@ -33,7 +34,12 @@ _LONGEST = 255
 _LONG_AGO = datetime.datetime(1970, 1, 2)
 
 MOST = 64
-"""GPUs that may have one number; what more of them have identifies none."""
+"""Hosts whose GPUs may have one number; what more have identifies none. It is
+also how many GPUs of one host may have it."""
+
+
+_Column = orm.InstrumentedAttribute[str | None]
+"""A column of numbers."""
 
 
 class Sighting(typing.NamedTuple):
@@ -72,16 +78,38 @@ def with_numbers(session: orm.Session, dsns: Collection[str],
     """Return all GPUs that have one of some numbers, by the device's id.
 
     These are the numbers of the card before if another one is in its place.
-    Numbers that more than ``MOST`` GPUs have are left out.
+    Numbers that GPUs of more than ``MOST`` hosts have are left out. So is a
+    host on which more GPUs than that have one number: no host can hide by it
+    what others know of the number.
     """
     if not dsns and not serials:
         return []
     return [Sighting(*found) for found in session.execute(
         _SIGHTINGS.where(sa.or_(*(
-            column.in_(set(numbers) - _frequent(session, column, numbers))
+            _has_number(session, column, numbers)
             for column, numbers in ((models.Card.dsn, dsns),
                                     (models.Card.serial, serials)))))
         .order_by(models.Device.id)).tuples()]
+
+
+def _has_number(session: orm.Session, column: _Column,
+                numbers: Collection[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a GPU has one of some numbers."""
+    counts = _counts(session, column, numbers)
+    return sa.and_(
+        column.in_(set(numbers) - _frequent(counts)),
+        models.Device.host_id.not_in(
+            {count.host_id for count in counts if count.gpus > MOST}))
+
+
+def frequent(session: orm.Session, dsns: Collection[str],
+             serials: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return those of some numbers that GPUs of more than ``MOST`` hosts have.
+
+    :returns: DSNs and serial numbers
+    """
+    return (_frequent(_counts(session, models.Card.dsn, dsns)),
+            _frequent(_counts(session, models.Card.serial, serials)))
 
 
 def left_behind(session: orm.Session, dsns: Collection[str],
@@ -152,13 +180,32 @@ def unaccepted(session: orm.Session,
     return list(session.scalars(query.order_by(models.Device.id)))
 
 
-def _frequent(session: orm.Session,
-              column: orm.InstrumentedAttribute[str | None],
-              numbers: Collection[str]) -> set[str | None]:
-    """Return those of some numbers that more than ``MOST`` GPUs have."""
-    return set(session.scalars(
-        sa.select(column).where(column.in_(numbers)).group_by(column)
-        .having(sa.func.count() > MOST))) if numbers else set()
+class _Count(typing.NamedTuple):
+    """How many GPUs of a host have a number."""
+
+    number: str
+    host_id: int
+    gpus: int
+
+
+def _counts(session: orm.Session, column: _Column,
+            numbers: Collection[str]) -> list[_Count]:
+    """Return on which hosts GPUs have some numbers."""
+    if not numbers:
+        return []
+    found = session.execute(
+        sa.select(column, models.Device.host_id, sa.func.count())
+        .join(models.Device, models.Device.uuid == models.Card.device_uuid)
+        .where(column.in_(numbers))
+        .group_by(column, models.Device.host_id)).tuples()
+    return [_Count(number, host_id, gpus) for number, host_id, gpus in found
+            if number is not None]
+
+
+def _frequent(counts: Iterable[_Count]) -> set[str]:
+    """Return the numbers that GPUs of more than ``MOST`` hosts have."""
+    hosts = collections.Counter(count.number for count in counts)
+    return {number for number, found in hosts.items() if found > MOST}
 
 
 def waiting(session: orm.Session) -> list[tuple[str, int]]:

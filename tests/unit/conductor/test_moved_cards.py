@@ -304,15 +304,30 @@ class OtherHostTest(MovedCase):
                 self.assertEqual('available', self.move(
                     str(facts), **facts).state)
 
-    def test_number_that_very_many_gpus_have_is_not_looked_up(self):
+    def test_number_of_very_many_hosts_identifies_none(self):
+        self.useFixture(fixtures.MockPatchObject(card_db, 'MOST', 2))
         retirement.retire(self.db, self.first().uuid, None)
-        with self.db.writer() as session:
-            session.add_all(models.Card(
-                device_uuid=str(uuid.uuid4()), dsn=DSN)
-                for _ in range(card_db.MOST - 2))
         self.assertEqual('retired', self.move('h2').state)
         # Now one more has it than may have it.
-        self.assertEqual('available', self.move('h3').state)
+        moved = self.move('h3')
+        self.assertEqual('dirty', moved.state)
+        self.assertIn('more than 2 hosts', self.details()[-1])
+        self.clean_all()
+        self.report('h3', base.function(0, dsn=DSN, driver='nvidia'))
+        self.assertEqual('available', self.on('h3').state)
+        self.report('h3')
+        self.report('h3', base.function(0, dsn=DSN))
+        self.assertEqual('dirty', self.on('h3').state)
+
+    def test_card_is_recognised_by_its_other_number(self):
+        self.useFixture(fixtures.MockPatchObject(card_db, 'MOST', 3))
+        for host in ('h3', 'h4', 'h5'):
+            self.report(host, base.function(0, dsn=None, serial='same'))
+        moved = self.move('h2', serial='same')
+        self.assertEqual('available', moved.state)
+        retirement.retire(self.db, moved.uuid, None)
+        self.switch_off('h2')
+        self.assertEqual('retired', self.move('h6', serial='same').state)
 
     def test_reports_without_news_cost_no_further_statement(self):
         found = []
@@ -364,6 +379,11 @@ class RebootTest(RebootCase):
         self.clean(self.on('h1').uuid)
         self.clean_all()
         self.put_back('boot 3')
+        self.assertEqual('available', self.on('h1').state)
+
+    def test_card_with_a_number_of_very_many_hosts_is_not_cleaned(self):
+        self.useFixture(fixtures.MockPatchObject(card_db, 'MOST', 0))
+        self.put_back()
         self.assertEqual('available', self.on('h1').state)
 
     def test_restart_of_nova_compute_is_no_boot(self):
@@ -657,6 +677,19 @@ class ForeignNumberTest(ForeignNumberCase):
         self.report('m', *self.functions)
         self.heard('m', -100)
         self.assertEqual('dirty', self.move_now().state)
+
+
+    def test_number_that_another_host_shows_very_often_is_looked_up(self):
+        self.use()
+        self.later()
+        self.report('m', *(base.function(
+            0, id=f'/devices/pci0000:{number:02x}/01.0/00.0', dsn=DSN,
+            address=f'0000:{number:02x}:00.0')
+            for number in range(card_db.MOST + 1)))
+        self.assertEqual('dirty', self.move('h2').state)
+        self.switch_off('h2')
+        self.report('m')
+        self.assertEqual('dirty', self.move('h3').state)
 
 
 class VGPUTest(MovedCase):
