@@ -137,13 +137,13 @@ def check(session: orm.Session, host: models.Host,
     deleted = card_places.left_behind(session, gpus)
     unrecognised = card_places.unrecognised(session, [
         found.gpu for found in arrived if not found.stayed])
-    for card, gpu, before, _ in arrived:
+    for card, gpu, before, stayed in arrived:
         others = [other for other in places[gpu.uuid]
                   if _is_news(host, other, before)]
         if others:
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
-                   time.time() - silent_after, before=before)
+                   time.time() - silent_after, before=before, stayed=stayed)
         left = card_places.newest_left(deleted[gpu.uuid], max((
             before or card_places.NEVER,
             *(other.found_at for other in places[gpu.uuid]))))
@@ -252,11 +252,13 @@ def _is_news(host: models.Host, other: card_places.Place,
 
 def _check(session: orm.Session, host: models.Host, card: models.Card,
            gpu: models.Device, others: Sequence[card_places.Place],
-           silent_since: float, *, before: datetime.datetime | None) -> None:
+           silent_since: float, *, before: datetime.datetime | None,
+           stayed: bool) -> None:
     """Withhold a GPU that was not clean where it was last.
 
     :param others: other places where its numbers were found
     :param before: when they were found here, which was before that
+    :param stayed: no scan missed it, but its host was off
     """
     elsewhere = [other for other in others if other.host is not host
                  or not card_places.is_there(gpu, other.device)]
@@ -285,10 +287,27 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
                     device=gpu, host=host, found_at=before), last[0]):
             gpu.whole_use = None
         return
-    if there:
+    vfs = withdrawal.vfs(withdrawal.children(session, gpu))
+    if (stayed and record.seen.host is not host
+            and _is_quarantined_by_host(session, record)
+            and not (record.is_whole and withdrawal.parts_of(
+                gpu, vfs) != [gpu])):
+        # It may never have been there. A cleaning tells whether it is good.
+        _take_over(session, host, gpu, record, _State.DIRTY)
+    elif there:
         _wait(session, host, card, gpu, record)
     else:
         _take_over(session, host, gpu, record)
+
+
+def _is_quarantined_by_host(session: orm.Session, record: _Record) -> bool:
+    """Return whether no operator quarantined a card in another place."""
+    gpu = record.seen.device
+    return record.state is _State.QUARANTINED and not (
+        record.seen.is_accepted and any(
+            device.state == _State.QUARANTINED
+            and ledger.is_last_by_operator(session, device.uuid)
+            for device in (gpu, *withdrawal.children(session, gpu))))
 
 
 def _is_proven(session: orm.Session, before: card_places.Place,
@@ -376,14 +395,18 @@ def _wait(session: orm.Session, host: models.Host, card: models.Card,
 
 
 def _take_over(session: orm.Session, host: models.Host, gpu: models.Device,
-               last: _Record) -> None:
-    """Give a GPU the state that it had in another place."""
+               last: _Record, state: _State | None = None) -> None:
+    """Give a GPU the state that it had in another place.
+
+    :param state: None: that one; or another one that it gets instead
+    """
     vfs = withdrawal.vfs(withdrawal.children(session, gpu))
-    if last.state is _State.RETIRED:
+    state = state or last.state
+    if state is _State.RETIRED:
         _retire(session, [gpu, *vfs], last.text)
-    elif last.state is _State.QUARANTINED:
+    elif state is _State.QUARANTINED:
         withdrawal.withhold(session, host, [gpu, *vfs], last.text)
-    elif last.state is _State.DIRTY:
+    elif state is _State.DIRTY:
         _clean(session, host, gpu, vfs, last)
     if not last.enabled:
         for part in (gpu, *vfs):

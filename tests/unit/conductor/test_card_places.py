@@ -383,8 +383,8 @@ class SameHostTest(WholeCase):
 class ForeignNumberTest(WholeCase, test_moved_cards.ForeignNumberCase):
     """Another host says that it cleaned the card that h1 has."""
 
-    def use(self):
-        super().use()
+    def use(self, host='h1'):
+        super().use(host)
         self.later()
 
     def forge(self):
@@ -434,6 +434,17 @@ class ForeignNumberTest(WholeCase, test_moved_cards.ForeignNumberCase):
         self.heard('m', -100)
         self.move_now(GPU, *VFS)
         self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_card_that_failed_elsewhere_and_is_back_with_vfs(self):
+        self.move_whole('h2')
+        self.use('h2')
+        self.clean_all(passed=False)
+        self.switch_off('h2')
+        self.boot_h1('boot 2')
+        reports.report(self.db, base.scan([GPU, *VFS], number=1))
+        self.assertEqual(['quarantined'] * 3, self.states('h1'))
+        self.assertIn('had the whole GPU', self.refused(
+            cleaning.operator_release, self.on('h1').uuid, OPERATOR))
 
     def test_card_that_was_missing_when_it_was_cleaned_has_vfs(self):
         self.use()

@@ -392,6 +392,53 @@ class RebootTest(RebootCase):
         self.assertEqual('available', self.on('h1').state)
 
 
+class RebootBesideForeignNumberTest(RebootCase):
+    """Another host showed the number of a card that h1 has all the time."""
+
+    def setUp(self):
+        super().setUp()
+        self.report('m', *self.functions)
+        claim = self.claim(host='m')
+        releases.abort(self.db, base.uuids(claim), touched=True,
+                       fault='made up')
+        self.assertEqual('quarantined', self.on('m').state)
+
+    def assert_cleaned(self):
+        self.boot_h1('boot 2')
+        reports.report(self.db, base.scan(self.functions, number=1))
+        self.assertEqual('dirty', self.on('h1').state)
+        self.assertIn('of m, where it was quarantined: made up',
+                      self.details()[-1])
+        self.clean_all()
+        self.assertEqual('available', self.on('h1').state)
+
+    def test_card_that_another_host_quarantined_is_cleaned(self):
+        self.report('m')
+        self.assert_cleaned()
+
+    def test_card_does_not_wait_for_what_can_only_have_it_cleaned(self):
+        self.heard('m', 0)
+        self.assert_cleaned()
+        self.report('m')
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.assertEqual('available', self.on('h1').state)
+
+    def test_card_that_an_operator_quarantined_there_stays_so(self):
+        self.clean(self.on('m').uuid)
+        self.clean_all()
+        self.quarantine(self.on('m').uuid)
+        self.switch_off('m')
+        self.boot_h1('boot 2')
+        reports.report(self.db, base.scan(self.functions, number=1))
+        self.assertEqual('quarantined', self.on('h1').state)
+
+    def test_card_that_was_missing_is_quarantined(self):
+        self.switch_off('m')
+        for number, functions in ((3, ()), (4, self.functions)):
+            reports.report(self.db, base.scan(functions, number=number))
+        self.assertEqual('quarantined', self.on('h1').state)
+
+
 class RebootAfterExchangeTest(RebootCase):
     """A card came elsewhere in the place of another, and was put back."""
 
@@ -401,8 +448,7 @@ class RebootAfterExchangeTest(RebootCase):
         self.report('h2', *self.functions)
         self.assertEqual('quarantined', self.on('h2').state)
         self.put_back()
-        self.assertEqual('quarantined', self.on('h1').state)
-        self.clean(self.on('h1').uuid)
+        self.assertEqual('dirty', self.on('h1').state)
         self.clean_all()
         for boot in ('boot 3', 'boot 4'):
             self.later()
