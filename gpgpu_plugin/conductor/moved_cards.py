@@ -271,7 +271,7 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
     last = [other for other in elsewhere if other.found_at == newest]
     if (len(elsewhere) < len(others) or len(last) > 1
             or there not in ([], last)):
-        _doubt(session, host, gpu, elsewhere, there)
+        _doubt(session, host, card, gpu, elsewhere, there)
         return
     record = _record(session, last[0])
     unclean = [other for other in elsewhere if other is not last[0]
@@ -279,7 +279,7 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
                and not _is_proven(session, other, last[0])]
     if unclean and (there or record.state not in (
             _State.RETIRED, _State.QUARANTINED)):
-        _doubt(session, host, gpu, [*unclean, last[0]], there)
+        _doubt(session, host, card, gpu, [*unclean, last[0]], there)
         return
     if record.is_clean:
         if before is not None and not there and _is_proven(
@@ -321,8 +321,8 @@ def _is_proven(session: orm.Session, before: card_places.Place,
         last.device, *withdrawal.children(session, last.device)])
 
 
-def _doubt(session: orm.Session, host: models.Host, gpu: models.Device,
-           others: Sequence[card_places.Place],
+def _doubt(session: orm.Session, host: models.Host, card: models.Card,
+           gpu: models.Device, others: Sequence[card_places.Place],
            there: Sequence[card_places.Place]) -> None:
     """Have a GPU cleaned if any card with its number was not clean.
 
@@ -335,12 +335,20 @@ def _doubt(session: orm.Session, host: models.Host, gpu: models.Device,
         return
     last = max(unclean, key=lambda record: (
         record.is_whole and record.seen not in there, record.seen.found_at))
+    vfs = withdrawal.vfs(withdrawal.children(session, gpu))
+    is_whole = last.is_whole and last.seen not in there
+    whole = [record for record in unclean if record.is_whole]
+    if whole and not is_whole and withdrawal.parts_of(gpu, vfs) != [gpu]:
+        # If it came from there, it does not suffice to clean its VFs. Its
+        # last host is more likely the one that called longest ago.
+        _wait(session, host, card, gpu, min(
+            whole, key=lambda record: record.seen.host.heard_at or 0.0))
+        return
     event_db.add(session, 'moved', host.name, gpu, detail=(
         f'{last.text}. Several cards have this number, so that it identifies '
         f'none of them: the card here is cleaned'))
-    _clean(session, host, gpu, withdrawal.vfs(withdrawal.children(
-        session, gpu)), dataclasses.replace(
-            last, is_whole=last.is_whole and last.seen not in there))
+    _clean(session, host, gpu, vfs, dataclasses.replace(
+        last, is_whole=is_whole))
     host_db.changed(host)
 
 

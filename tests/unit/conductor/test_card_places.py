@@ -435,6 +435,39 @@ class ForeignNumberTest(WholeCase, test_moved_cards.ForeignNumberCase):
         self.move_now(GPU, *VFS)
         self.assert_withheld('h2', 'instance i1 had the whole GPU')
 
+    def wait_beside_m(self, *shown):
+        """Let h2 have the card before h1 is silent, while m shows some."""
+        self.use()
+        self.forge()
+        self.report('m', *shown)
+        self.heard('m', 0)
+        self.heard('h1', 300)
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['available', 'dirty', 'dirty'], self.states('h2'))
+        self.assertEqual((), cleaning.tasks(self.db, 'h2'))
+        self.assertIn('waits until h1 reports', self.on('h2').reason)
+
+    def become_silent(self):
+        """Let h1 have called until now, which counts as long ago."""
+        self.heard('h1', 0)
+        moved_cards.decide(self.db, 0)
+
+    def test_card_waits_for_its_host_though_another_showed_the_number(self):
+        self.wait_beside_m()
+        self.become_silent()
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_card_waits_for_its_host_though_another_shows_the_number(self):
+        self.wait_beside_m(WHOLE)
+        self.become_silent()
+        self.assert_withheld('h2', 'instance i1 had the whole GPU')
+
+    def test_vfs_of_another_card_with_the_number_are_cleaned(self):
+        self.wait_beside_m(WHOLE)
+        self.heard('h1', -100)
+        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
+        self.assertEqual(2, len(cleaning.tasks(self.db, 'h2')))
+
     def test_card_that_failed_elsewhere_and_is_back_with_vfs(self):
         self.move_whole('h2')
         self.use('h2')
