@@ -31,6 +31,7 @@ from gpgpu_plugin.domain import pci
 _LONGEST = 255
 """Characters of a number that are stored and compared."""
 
+_EPOCH = datetime.datetime(1970, 1, 1)
 _LONG_AGO = datetime.datetime(1970, 1, 2)
 
 MOST = 64
@@ -127,12 +128,14 @@ def left_behind(session: orm.Session, dsns: Collection[str],
 def delete_of_host(session: orm.Session, host: models.Host) -> None:
     """Delete the rows of a host's devices, but not those of unclean cards.
 
-    After a restore, no card of a host that has not reported is known to be
-    clean.
+    A card that it had when it called last was there until then, whatever other
+    hosts found before. After a restore, no card of a host that has not
+    reported is known to be clean.
     """
     devices = session.execute(
         sa.select(models.Device.id, models.Device.uuid, models.Device.state,
-                  models.Device.parent_id, models.Device.whole_use)
+                  models.Device.parent_id, models.Device.whole_use,
+                  models.Device.present, models.Device.before_swap)
         .where(models.Device.host_id == host.id)).all()
     of_host = models.Card.device_uuid.in_([device.uuid for device in devices])
     available = str(device_rules.DeviceState.AVAILABLE)
@@ -148,9 +151,15 @@ def delete_of_host(session: orm.Session, host: models.Host) -> None:
         device.uuid for device in devices if device.id in parents}
     session.execute(sa.delete(models.Card).where(
         of_host, models.Card.device_uuid.not_in(unclean)))
+    # Unknown for cards that were there before migration 0031.
+    found_at = sa.func.coalesce(models.Card.found_at, _LONG_AGO)
+    heard_at = _EPOCH + datetime.timedelta(seconds=host.heard_at or 0.0)
+    there = models.Card.device_uuid.in_([
+        device.uuid for device in devices
+        if device.present and device.before_swap is None])
     session.execute(sa.update(models.Card).where(of_host).values(
-        # Unknown for cards that were there before migration 0031.
-        found_at=sa.func.coalesce(models.Card.found_at, _LONG_AGO),
+        found_at=sa.case((sa.and_(there, found_at < heard_at), heard_at),
+                         else_=found_at),
         waits_for=None, whole_unclean=models.Card.device_uuid.in_(whole)))
     for device in unaccepted(session, host.id):
         dsn, serial = numbers(device_db.identity(device))

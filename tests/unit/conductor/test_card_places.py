@@ -435,6 +435,16 @@ class ForeignNumberTest(WholeCase, test_moved_cards.ForeignNumberCase):
         self.move_now(GPU, *VFS)
         self.assert_withheld('h2', 'instance i1 had the whole GPU')
 
+    def test_card_whose_host_was_deleted_is_cleaned(self):
+        self.use()
+        self.forge()
+        self.heard('h1', 0)
+        host_admin.delete(self.db, 'h1', force=True)
+        self.report('h2', WHOLE)
+        self.assertEqual(['dirty'], self.states('h2'))
+        self.report('h2', GPU, *VFS)
+        self.assertEqual(['quarantined'] * 3, self.states('h2'))
+
     def wait_beside_m(self, *shown):
         """Let h2 have the card before h1 is silent, while m shows some."""
         self.use()
