@@ -23,6 +23,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 
@@ -70,6 +71,8 @@ class ResourceTracker:
         UUIDs of those that nobody uses any more; not called while a build on
         this host has them; raises if that is unknown
     :param clock: seconds that only grow
+    :ivar is_here: returns whether Nova has an instance on this host
+    :ivar runs: returns whether the guest of an instance runs on this host
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
@@ -92,6 +95,7 @@ class ResourceTracker:
             host, self.assignments, self.flush_releases)
         self.find_orphans = find_orphans
         self.is_here: Callable[[str], bool] = lambda instance_uuid: True
+        self.runs: Callable[[str], bool] = lambda instance_uuid: False
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
@@ -188,6 +192,41 @@ class ResourceTracker:
         self._node = dataclasses.replace(self._node, is_disabled=disabled)
         self._schedule.require(_T.REPORT)
         return True
+
+    # -- the beginning of an assignment -------------------------------------
+
+    def activate(self, instance_uuid: str,
+                 claimed: Collection[claim_obj.Assignment]) -> None:
+        """Record that a guest has what was claimed for it.
+
+        :raises NotFound: part of the claim has ended
+        """
+        uuids = [assignment.uuid for assignment in claimed]
+        addresses = self.guest_addresses.due(uuids)
+        self.inventory.accept(self.session.call(
+            self.api.activate, uuids, self.backend.driver_capacity(
+                map(base.HostDevice.of, claimed)), addresses))
+        self.guest_addresses.accept(addresses)
+        self.assignments.activated(instance_uuid, uuids)
+
+    def activate_late(self, instance_uuid: str,
+                      assigned: Iterable[claim_obj.Assignment]) -> None:
+        """Activate those of a guest's assignments that are not; never raises.
+
+        nova-compute was killed before it did so, or no conductor answered.
+        Until then they count as those of a build that may have failed.
+        """
+        late = [assignment for assignment in assigned
+                if assignment.state == device_rules.DeviceState.PROVISIONING]
+        if not late:
+            return
+        try:
+            self.activate(instance_uuid, late)
+        except Exception:
+            LOG.exception('Cannot activate the assignments of instance %s on '
+                          '%s; the next comparison does so if its guest runs',
+                          instance_uuid, self.host)
+            self.request_reconcile()
 
     # -- the end of an assignment -------------------------------------------
 
@@ -461,6 +500,21 @@ class ResourceTracker:
             self._schedule.require(_T.RECONCILE)
         if done.orphans:
             self.release(orphan.uuid for orphan in done.orphans)
+        self._activate_running(done.used)
         self.inventory.accept(tasks.compare_allocations(
             self._host(), self.inventory.newest, done.listed, done.used))
         self._schedule.reconciled()
+
+    def _activate_running(
+            self, used: Iterable[claim_obj.Assignment]) -> None:
+        """Activate claims of builds that are over and whose guests run.
+
+        The guest of a migration under way may have other devices.
+        """
+        of_builds = tasks.by_instance(
+            assignment for assignment in used
+            if assignment.state == device_rules.DeviceState.PROVISIONING
+            and assignment.role is claim_obj.ClaimRole.INSTANCE)
+        for instance_uuid, claimed in of_builds.items():
+            if self.runs(instance_uuid):
+                self.activate_late(instance_uuid, claimed)

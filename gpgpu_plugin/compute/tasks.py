@@ -312,7 +312,7 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
     pending = set(host.assignments.pending())
     unused: set[str] = set()
     here: set[str] = set()
-    for instance_uuid, assigned in _by_instance(
+    for instance_uuid, assigned in by_instance(
             assignment for assignment in listed
             if assignment.uuid not in pending).items():
         if instance_uuid not in building:
@@ -328,8 +328,8 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
             if assignment.uuid in unused
             and assignment.instance_uuid not in late)
         host.assignments.replace(
-            _by_instance(assignment for assignment in listed
-                         if assignment not in orphans), changes,
+            by_instance(assignment for assignment in listed
+                        if assignment not in orphans), changes,
             building | late)
         if orphans:
             host.assignments.add_pending(
@@ -353,8 +353,9 @@ def _warn(host: host_mod.Host,
                 f'{orphan.instance_uuid})' for orphan in orphans))
 
 
-def _by_instance(
+def by_instance(
         listed: Iterable[claim_obj.Assignment]) -> assignments.ByInstance:
+    """Return assignments by the UUID of their instance."""
     found: assignments.ByInstance = {}
     for assignment in listed:
         found[assignment.instance_uuid] = (

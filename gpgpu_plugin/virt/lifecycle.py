@@ -188,6 +188,8 @@ class LifecycleMixin(service.ServiceMixin):
                   uses_assigned=run.keeps, was_assigned=was_assigned,
                   claims=run.keeps)):
             steps.execute(run)
+            if run.keeps:
+                self._gpu_activate_late(instance)
 
     def _gpu_is_allocated(
             self, allocations: nova_types.Allocations | None) -> bool:
@@ -344,10 +346,14 @@ class LifecycleMixin(service.ServiceMixin):
 
         :raises HostError: a device is still missing; the guest was not changed
         """
-        self.gpu_tracker.restore(filter(
-            self._gpu_at_work.selectors[instance.uuid],
-            self.gpu_tracker.assignments.of_instance(instance.uuid)))
+        self.gpu_tracker.restore(self._gpu_of_guest(instance))
         self.gpu_attachments(instance)
+        self._gpu_activate_late(instance)
+
+    def _gpu_activate_late(self, instance: nova_types.Instance) -> None:
+        """Activate what a failed migration or killed build left here."""
+        self.gpu_tracker.activate_late(
+            instance.uuid, self._gpu_of_guest(instance))
 
     def gpu_attachments(
             self, instance: nova_types.Instance) -> list[base.Attachment]:

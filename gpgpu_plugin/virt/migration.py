@@ -322,13 +322,7 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
     prepare(tracker, assignments)
     # Before the guest is made: whatever happens from here on, the devices
     # are the instance's, which is not built a second time.
-    tracker.inventory.accept(tracker.session.call(
-        tracker.api.activate,
-        [assignment.uuid for assignment in assignments],
-        tracker.backend.driver_capacity(
-            map(base.HostDevice.of, assignments))))
-    tracker.assignments.activated(instance_uuid, [
-        assignment.uuid for assignment in assignments])
+    tracker.activate(instance_uuid, assignments)
     nova_finish()
     tracker.inventory.push()
 

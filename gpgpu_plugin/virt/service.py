@@ -168,6 +168,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
             self._gpu_client, functools.partial(
                 orphans.find, domain_of=self._gpu_domain))
         tracker.is_here = functools.partial(orphans.is_here, host=host)
+        tracker.runs = lambda instance_uuid: (
+            self._gpu_domain(instance_uuid) is liveness.Domain.ACTIVE)
         return tracker
 
     def _gpu_guests(self) -> guest.Guests | None:

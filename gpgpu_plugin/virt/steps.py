@@ -212,13 +212,7 @@ def _unspawn(run: Spawn) -> None:
 def _activate(run: Spawn) -> None:
     if run.was_assigned:
         return
-    addresses = run.tracker.guest_addresses.due(run.uuids)
-    run.tracker.inventory.accept(run.tracker.session.call(
-        run.tracker.api.activate, run.uuids, _driver_capacities(run),
-        addresses))
-    run.tracker.guest_addresses.accept(addresses)
-    run.tracker.assignments.activated(
-        run.request.instance_uuid, run.uuids)
+    run.tracker.activate(run.request.instance_uuid, run.assignments)
 
 
 def _nothing(run: Spawn) -> None:

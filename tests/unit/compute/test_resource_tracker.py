@@ -346,6 +346,72 @@ class OrphanTest(base.ComputeTestCase):
         self.assertEqual({'available': 8}, self.states())
 
 
+class GuestOfDeadProcessTest(base.ComputeTestCase):
+    """nova-compute was killed between a guest and its activation."""
+
+    def setUp(self):
+        super().setUp()
+        self.claim()
+        # Its guest runs.
+        self.useFixture(fixtures.MockPatchObject(
+            self, 'is_orphaned', return_value=False))
+        self.runs = mock.Mock(return_value=True)
+        self.tracker = self.make_tracker()
+        self.tracker.runs = self.runs
+
+    def claim(self, **changes):
+        return self.tracker.session.call(self.api.claim, dataclasses.replace(
+            self.request(2), **changes)).assignments
+
+    def compare(self):
+        self.tracker.request_reconcile()
+        self.tracker.run_once()
+        return self.states()
+
+    def test_claim_is_activated_at_start(self):
+        self.assertEqual({'assigned': 2, 'available': 6}, self.compare())
+        self.assertEqual(
+            [('assigned', None)] * 2,
+            [(assignment.state, assignment.lease_expires_at) for assignment
+             in self.tracker.assignments.of_instance('i1')])
+        self.runs.assert_called_once_with('i1')
+        # Nobody is asked about a claim that is active.
+        self.compare()
+        self.runs.assert_called_once_with('i1')
+
+    def test_claim_without_a_running_guest_is_not_activated(self):
+        self.runs.return_value = False
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.compare())
+
+    def test_claim_of_an_instance_elsewhere_is_not_activated(self):
+        self.tracker.is_here = lambda instance_uuid: False
+        self.assertEqual({'provisioning': 2, 'available': 6}, self.compare())
+
+    def test_claim_of_a_build_under_way_is_not_activated(self):
+        with self.tracker.builds.running('i1'):
+            self.assertEqual(
+                {'provisioning': 2, 'available': 6}, self.compare())
+        self.assertFalse(self.runs.called)
+
+    def test_claim_of_a_migration_under_way_is_not_activated(self):
+        # The guest that runs has the other devices, as in a resize here.
+        self.compare()
+        self.claim(
+            role=claim_obj.ClaimRole.DESTINATION, migration_uuid='m1')
+        self.assertEqual(
+            {'assigned': 2, 'provisioning': 2, 'available': 4},
+            self.compare())
+
+    def test_activation_that_fails_is_repeated(self):
+        with fixtures.MockPatchObject(
+                self.api, 'activate',
+                side_effect=oslo_messaging.RemoteError()):
+            self.assertEqual(
+                {'provisioning': 2, 'available': 6}, self.compare())
+        self.tracker.run_once()
+        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
+
+
 class RestoreTest(base.ComputeTestCase):
 
     def test_devices_of_instances_are_ready_after_a_reboot(self):

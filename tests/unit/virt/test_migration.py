@@ -19,10 +19,12 @@ import fixtures
 import oslo_messaging
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import liveness
@@ -377,6 +379,84 @@ class MigrationTest(MigrationCase):
         self.assertFalse(confirm.called)
         # Nova removes the migration's allocation all the same.
         self.assertTrue(self.tracker.allocation_removal)
+
+
+class LateActivationTest(MigrationCase):
+    """The guest arrives while no conductor answers, and is created later."""
+
+    def setUp(self):
+        super().setUp()
+        self.driver.destroy(None, self.make_instance(
+            2, task_state=task_states.DELETING), None)
+        self.migration.source_compute = self.instance.host = 'h2'
+        self.begin(2)
+        with self.away():
+            self.assertRaises(exception.ConductorUnavailable, self.finish)
+        # As Nova leaves it.
+        self.instance.host = 'h1'
+        self.useFixture(fixtures.MockPatchObject(
+            roles, 'location', return_value=liveness.Location(
+                host='h1', flavor=1, migrations=(liveness.Migration(
+                    uuid='m1', status='error', source='h2', dest='h1',
+                    new_flavor=1),))))
+        for method in ('reboot', 'power_on', 'spawn'):
+            self.useFixture(fixtures.MockPatch(
+                f'nova.virt.fake.FakeDriver.{method}',
+                lambda *args, **kwargs: self.seen.append(self.activated())))
+        self.seen = []
+
+    def away(self):
+        return fixtures.MockPatchObject(
+            self.api, 'activate', side_effect=exception.ConductorUnavailable(
+                method='activate', timeout=1))
+
+    def activated(self):
+        """Return how many are activated in the conductor and in the book."""
+        return tuple(
+            [assignment.state for assignment in assigned].count('assigned')
+            for assigned in (
+                self.api.instance_assignments(context.admin(), 'i1'),
+                self.tracker.assignments.of_instance('i1')))
+
+    def rebuild(self):
+        self.instance.task_state = task_states.REBUILD_SPAWNING
+        self.driver.spawn(None, self.instance, None, [], None, {})
+
+    def reboot(self):
+        self.driver.reboot(None, self.instance, None, 'HARD')
+
+    def test_claim_is_activated_before_the_guest_is_started(self):
+        for start in (self.reboot, lambda: self.driver.power_on(
+                None, self.instance, None)):
+            start()
+        self.assertEqual([(2, 2)] * 2, self.seen)
+
+    def test_rebuild_in_place_activates_the_claim(self):
+        self.rebuild()
+        self.assertEqual((2, 2), self.activated())
+
+    def test_usage_begins_with_a_hard_reboot(self):
+        self.reboot()
+        self.assertEqual(2, len([
+            usage for usage in self.api.usage_list(
+                context.admin(), usage_obj.UsageQuery())
+            if usage.ended_at is None]))
+
+    def test_guest_is_started_though_no_conductor_answers(self):
+        reconcile = self.useFixture(fixtures.MockPatchObject(
+            self.tracker, 'request_reconcile')).mock
+        with self.away():
+            self.rebuild()
+            self.reboot()
+        self.assertEqual([(0, 0)] * 2, self.seen)
+        self.assertEqual(2, reconcile.call_count)
+
+    def test_start_that_lacks_a_device_activates_nothing(self):
+        [assignment, _] = self.tracker.assignments.of_instance('i1')
+        self.tracker.backend.kernel.write(
+            f'bus/pci/devices/{assignment.address}/remove', '1')
+        self.assertRaises(exception.HostError, self.reboot)
+        self.assertEqual((0, 0), self.activated())
 
 
 class DeleteMeetsMigrationTest(base.MeetingCase, MigrationCase):

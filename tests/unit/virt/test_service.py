@@ -217,6 +217,7 @@ class InitHostTest(ServiceTestCase):
                 self.assertEqual(
                     set() if runs else {'a1'}, self.find_orphans(
                         [make.assignment(instance_uuid=instance)]))
+                self.assertIs(runs, self.tracker.runs(instance))
 
 
 class ConflictTest(ServiceTestCase):
