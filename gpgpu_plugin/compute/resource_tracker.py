@@ -318,10 +318,15 @@ class ResourceTracker:
 
         See tasks.restore.
 
-        :param assignments: only these
+        :param assignments: only these; None: all, which nothing else prepares
+            meanwhile
         """
-        tasks.restore(self._host(), self.assignments.all()
-                      if assignments is None else assignments)
+        if assignments is None:
+            assignments = self.assignments.all()
+            if not self.session.is_reported:
+                # A report would have made them, with a conductor's consent.
+                tasks.restore_vfs(self._host())
+        tasks.restore(self._host(), assignments)
 
     # -- tasks that are due -> done -----------------------------------------
 

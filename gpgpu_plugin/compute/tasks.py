@@ -161,8 +161,7 @@ def report(host: host_mod.Host, node: ComputeNode,
     number = host.session.next_report()
     assigned = host.assignments.all()
     host.backend.make_vfs(
-        host.assignments.unclean() | {
-            assignment.stable_id for assignment in assigned},
+        _busy(host, assigned),
         lambda gpus: host.session.call(host.api.vfs_refused, gpus))
     scan = host.backend.scan()
     for problem in scan.problems:
@@ -186,6 +185,13 @@ def report(host: host_mod.Host, node: ComputeNode,
     host.session.accept_report()
     return Reported(inventory=inventory, moved=_moved(scan, assigned),
                     in_use=bool(in_use))
+
+
+def _busy(host: host_mod.Host,
+          assigned: Iterable[claim_obj.Assignment]) -> frozenset[str]:
+    """Return the stable ids of devices that are assigned or not clean."""
+    return host.assignments.unclean().union(
+        assignment.stable_id for assignment in assigned)
 
 
 def _open_devices(scan: scanner.Scan,
@@ -390,6 +396,23 @@ def compare_allocations(
     return host.session.call(
         host.api.compare_allocations, number, allocated,
         [assignment.uuid for assignment in listed], used_uuids)
+
+
+def restore_vfs(host: host_mod.Host) -> None:
+    """Create VFs again on GPUs that had them, by the host's book.
+
+    They are lost when the host reboots. No conductor is asked, since none may
+    answer before Nova starts the guests. Never raises.
+    """
+    assigned = host.assignments.all()
+    gpus = {pci.pf_of(assignment.stable_id) for assignment in assigned}
+    try:
+        host.backend.make_vfs(_busy(host, assigned),
+                              lambda possible: set(possible) - gpus)
+    except Exception:
+        # Whatever it is, the host must stay usable.
+        LOG.exception('Cannot create VFs on %s; its guests with VFs do not '
+                      'start', host.name)
 
 
 def restore(host: host_mod.Host,
