@@ -56,13 +56,20 @@ class ChoiceSender:
         self._is_sending = False
 
     def send(self, choice: scheduling_obj.Choice) -> None:
-        """Have a choice sent."""
+        """Have a choice sent; never raises."""
         with self._lock:
             self._waiting.append(choice)
             if self._is_sending:
                 return
             self._is_sending = True
-        self._start(self._send_all)
+        try:
+            self._start(self._send_all)
+        except Exception:
+            # Such as a limit of threads: the next choice tries it again.
+            LOG.exception('Cannot start to send choices to conductors')
+            with self._lock:
+                self._waiting.clear()
+                self._is_sending = False
 
     def _send_all(self) -> None:
         while choices := self._next():

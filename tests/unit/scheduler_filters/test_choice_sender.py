@@ -75,6 +75,19 @@ class ChoiceSenderTest(base.BaseTestCase):
         self.works.pop()()
         self.assertEqual([(ONE,), (ONE,), (TWO,)], self.api.sent)
 
+    def test_sending_that_cannot_start_stops_no_later_choice(self):
+        errors = [RuntimeError("can't start new thread")]
+
+        def start(work):
+            if errors:
+                raise errors.pop()
+            self.works.append(work)
+        self.sender = choice_sender.ChoiceSender(self.api, start)
+        self.sender.send(ONE)
+        self.sender.send(TWO)
+        self.works.pop()()
+        self.assertEqual([(TWO,)], self.api.sent)
+
     def test_decision_does_not_wait(self):
         go_on, done = threading.Event(), threading.Event()
 
