@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -25,10 +26,12 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import session as session_obj
@@ -63,6 +66,9 @@ def confirm(
         destination = [assignment for assignment in claimed
                        if assignment not in outdated]
         at = event_db.now()
+        _activate(session, hosts, (
+            assignment for assignment in destination
+            if assignment.host_id == origin_id))
         _begin_usage(session, destination, at)
         for assignment in (
                 *outdated, *_replaced(active, destination, confirmation)):
@@ -159,6 +165,22 @@ def _replaced(active: Sequence[models.Assignment],
             assignment.uuid in confirmation.source_assignments
             or (assignment.host_id in hosts
                 and assignment.role == objects.ClaimRole.INSTANCE))]
+
+
+def _activate(session: orm.Session, hosts: Mapping[int, models.Host],
+              own: Iterable[models.Assignment]) -> None:
+    """Activate claims that their own host confirms.
+
+    It does so once their guest was hard rebooted. As claims of the role
+    ``instance`` they would count as those of a build that failed.
+    """
+    for assignment in own:
+        if assignment.device.state == device_rules.DeviceState.PROVISIONING:
+            device_db.transition(session, assignment.device,
+                                 device_rules.DeviceEvent.ACTIVATE)
+            assignment.lease_expires_at = None
+            event_db.add(session, 'activate', hosts[assignment.host_id].name,
+                         assignment.device, assignment)
 
 
 def _begin_usage(session: orm.Session,

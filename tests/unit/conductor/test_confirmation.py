@@ -221,6 +221,33 @@ class OwnerTest(base.ConductorTestCase):
                    if found.host == 'h2']
         self.assertEqual('instance', found.role)
 
+    def states_and_usages(self):
+        """Return state and lease of what h2 has, and how many usages run."""
+        with self.db.reader() as session:
+            usages = session.scalar(
+                sa.select(sa.func.count()).select_from(models.Usage)
+                .where(models.Usage.assignment_uuid.in_(self.moved)))
+        return [(found.state, found.lease_expires_at is None)
+                for found in claims.of_instance(self.db, 'i1')
+                if found.host == 'h2'], usages
+
+    def test_destination_activates_what_it_confirms(self):
+        # It was hard rebooted there, and no conductor answered until now.
+        for _ in range(2):
+            self.confirm('h2')
+            self.assertEqual(
+                ([('assigned', True)], 1), self.states_and_usages())
+        with self.db.reader() as session:
+            kinds = session.scalars(sa.select(models.Event.kind).where(
+                models.Event.assignment_uuid.in_(self.moved))
+                .order_by(models.Event.id)).all()
+        self.assertEqual(['claim', 'activate', 'confirm'], kinds)
+
+    def test_source_activates_nothing_of_the_destination(self):
+        self.confirm('h1', self.source)
+        self.assertEqual(
+            ([('provisioning', False)], 0), self.states_and_usages())
+
     def test_third_host_is_refused(self):
         for source in ((), self.source):
             self.assertRaises(exception.NotOwner, self.confirm, 'h3', source)
