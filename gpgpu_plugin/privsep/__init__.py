@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import threading
 import typing
 from collections.abc import Callable
 
@@ -50,6 +51,8 @@ sys_admin_pctxt = priv_context.PrivContext(
                   capabilities.CAP_SYS_ADMIN,
                   capabilities.CAP_SYS_MODULE])
 
+_starting = threading.Lock()
+
 
 def call(entrypoint: Callable[..., T], *args: object) -> T:
     """Call a function of this package in the daemon.
@@ -58,19 +61,33 @@ def call(entrypoint: Callable[..., T], *args: object) -> T:
     :raises HelperUnavailable: the daemon does not start
     :raises OSError: the kernel refused
     """
-    if sys_admin_pctxt.client_mode and sys_admin_pctxt.channel is None:
-        try:
-            sys_admin_pctxt.start()
-        except (daemon.FailedToDropPrivileges, OSError) as exc:
-            raise HelperUnavailable(
-                errno.EPERM, f'the privileged helper does not start ({exc}); '
-                'check [gpgpu_sys_admin] helper_command') from None
+    if sys_admin_pctxt.client_mode:
+        _start()
     try:
         return entrypoint(*args)
     except comm.PrivsepTimeout:
         raise TimeoutError(
             errno.ETIMEDOUT,
             f'the kernel did not answer within {TIMEOUT} s') from None
+
+
+def _start() -> None:
+    """Start the daemon if it does not run, or no longer.
+
+    :raises HelperUnavailable: it does not start
+    """
+    # Another thread must not stop the daemon that this one has started.
+    with _starting:
+        channel = sys_admin_pctxt.channel
+        if channel is not None and channel.running:
+            return
+        try:
+            sys_admin_pctxt.stop()
+            sys_admin_pctxt.start()
+        except (daemon.FailedToDropPrivileges, OSError) as exc:
+            raise HelperUnavailable(
+                errno.EPERM, f'the privileged helper does not start ({exc}); '
+                'check [gpgpu_sys_admin] helper_command') from None
 
 
 def run(*command: str) -> None:

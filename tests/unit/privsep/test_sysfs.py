@@ -14,6 +14,9 @@
 import os
 import pathlib
 import shutil
+import threading
+import time
+import types
 import uuid
 
 import fixtures
@@ -262,3 +265,43 @@ class CallTest(base.BaseTestCase):
                     PermissionError, privsep.call, sysfs.write, '/', 'x', '')
             self.assertIn('[gpgpu_sys_admin] helper_command', exc.strerror)
             self.assertIn(str(error), exc.strerror)
+
+    def test_helper_that_died_and_does_not_start_again(self):
+        context = privsep.sys_admin_pctxt
+        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+            context, {}))
+        # The daemon ends, as if it was killed; its channel stays.
+        context.channel.close()
+        with fixtures.MockPatchObject(
+                context, 'start', side_effect=daemon.FailedToDropPrivileges(
+                    'exited non-zero')):
+            for _ in range(2):
+                exc = self.assertRaises(
+                    privsep.HelperUnavailable, privsep.call, sysfs.write,
+                    '/', 'x', '')
+                self.assertIn('exited non-zero', exc.strerror)
+
+    def test_helper_that_died_is_started_once_for_all_threads(self):
+        context = privsep.sys_admin_pctxt
+        self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+            context, {}))
+        context.channel.close()
+        started, begin, channels = [], threading.Barrier(4), []
+
+        def start():
+            started.append(context.channel)
+            time.sleep(0.05)
+            context.channel = types.SimpleNamespace(
+                running=True, close=lambda: None)
+
+        def call():
+            begin.wait()
+            privsep.call(lambda: channels.append(context.channel))
+        with fixtures.MockPatchObject(context, 'start', start):
+            threads = [threading.Thread(target=call) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual([None], started)
+        self.assertEqual([context.channel] * 4, channels)
