@@ -190,6 +190,13 @@ class HostNotReady(HostError):
     """
 
 
+class HalfPrepared(HostNotReady):
+    """The host was no longer set up after a part of a device's preparation.
+
+    The device was changed, and is not defective.
+    """
+
+
 class NoDriverCapacity(HostNotReady):
     """The GPU's driver offers no instance of a vGPU type.
 

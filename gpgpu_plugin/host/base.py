@@ -17,14 +17,17 @@ A host is scanned as a whole; a backend is one way to assign its devices.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from oslo_config import cfg
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import machine
@@ -186,6 +189,19 @@ class Inspection:
     designated: frozenset[str]
 
 
+@contextlib.contextmanager
+def changing() -> Iterator[None]:
+    """Translate the errors of a preparation that has begun.
+
+    :raises HalfPrepared: the host is not ready to go on
+    """
+    try:
+        yield
+    except exception.HostNotReady as exc:
+        raise exception.HalfPrepared(
+            path=exc.kwargs['path'], reason=exc.kwargs['reason']) from exc
+
+
 class Devices(abc.ABC):
     """The operations on one device.
 
@@ -200,6 +216,8 @@ class Devices(abc.ABC):
         :raises HostError: the hardware did not do what it was asked
         :raises NoDriverCapacity: the GPU's driver creates no more vGPUs of
             the type; the device was not changed
+        :raises HalfPrepared: the host was not ready any more; the device was
+            changed, and is not defective
         :raises HostNotReady: the device was not changed
         """
 

@@ -174,6 +174,10 @@ def _prepare(run: Spawn) -> None:
         except exception.NoDriverCapacity:
             run.driver_capacities = _driver_capacities(run)
             raise
+        except exception.HalfPrepared:
+            # Its cleaning gives it back to the host's driver.
+            run.touched.add(assignment.uuid)
+            raise
         except exception.HostNotReady:
             raise
         except exception.HostError as exc:

@@ -125,11 +125,12 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         self.assertIn('did not answer', self._reason())
 
     def test_build_without_helper_goes_to_next_host(self) -> None:
-        def missing(path: str, value: str) -> typing.NoReturn:
+        def missing(path: str, value: str = '') -> typing.NoReturn:
             raise privsep.HelperUnavailable(
                 errno.EPERM, 'the privileged helper does not start')
-        with fixtures.MockPatchObject(
-                self.backend.binder, '_write_attribute', missing):
+        binder = self.backend.binder
+        with (fixtures.MockPatchObject(binder, '_write_attribute', missing),
+              fixtures.MockPatchObject(binder, '_read_file', missing)):
             self._builds_elsewhere('the privileged helper does not start',
                           available=4)
         self._first_host_works()

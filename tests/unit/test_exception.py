@@ -91,7 +91,8 @@ class GroupTest(base.BaseTestCase):
                  exception.ConductorUnavailable),
                 (exception.RequestExpired, exception.ConductorUnavailable),
                 (exception.HostNotReady, exception.HostError),
-                (exception.NoDriverCapacity, exception.HostNotReady)):
+                (exception.NoDriverCapacity, exception.HostNotReady),
+                (exception.HalfPrepared, exception.HostNotReady)):
             self.assertTrue(issubclass(cls, group), cls)
 
     def test_refusal_and_silence_are_never_caught_together(self):

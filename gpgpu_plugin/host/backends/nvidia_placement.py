@@ -39,6 +39,7 @@ def set_placement(access: base.Access, device: base.HostDevice,
 
     :param folder: folder of the vGPU, relative to the root of sysfs
     :raises HostError: the driver refuses it, or reports another placement
+    :raises HalfPrepared: the privileged helper does not start
     """
     if device.placement_id is None:
         return
@@ -52,7 +53,8 @@ def set_placement(access: base.Access, device: base.HostDevice,
         return
     if found == wanted:
         return
-    access.binder.write(path, wanted)
+    with base.changing():
+        access.binder.write(path, wanted)
     found = access.sysfs.read(f'{access.sysfs.root}/{path}') or ''
     if found.isdecimal() and found != wanted:
         raise exception.HostError(

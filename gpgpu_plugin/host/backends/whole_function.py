@@ -69,13 +69,20 @@ class WholeFunctionBackend(base.Backend):
                 path=device.address,
                 reason='vGPUs exist on it, so it cannot be passed through '
                        'whole')
-        # Every configuration space is read before the first driver is
-        # unbound: a function that cannot be read is left as it is.
+        # Every configuration space is read, and every module is loaded,
+        # before the first driver is unbound: otherwise all stay as they are.
         shapes = [self._shape(function) for function in functions]
         for function, shape in zip(functions, shapes, strict=True):
             self.access.baselines.record(
                 function.id, device.assignment_uuid, shape,
                 {'driver': function.driver}, had_guest=device.restored)
+        for function in functions:
+            if not vfio.is_vfio(function.driver):
+                self.access.binder.load_driver(function)
+        with base.changing():
+            self._bind(functions)
+
+    def _bind(self, functions: tuple[pci.PCIFunction, ...]) -> None:
         for function in functions:
             self.access.binder.bind(function)
         if (functions[0].pf is None

@@ -263,7 +263,9 @@ class StepsTest(base.ComputeTestCase):
             raise privsep.HelperUnavailable(1, 'the helper does not start')
         binder = self.tracker.backend.binder
         works, binder._write_attribute = binder._write_attribute, write
-        exc = self.assertRaises(exception.HostNotReady, self.run_steps)
+        with fixtures.MockPatchObject(
+                binder, '_read_file', lambda path: write(path, '')):
+            exc = self.assertRaises(exception.HostNotReady, self.run_steps)
         self.assertIn('the helper does not start', str(exc))
         self.assertEqual(self.before, self.settled())
         # What was to be cleaned waits.
@@ -376,6 +378,16 @@ class StepsTest(base.ComputeTestCase):
             exception.HostNotReady(path='x', reason='no helper'))
         self.assertEqual({(False, None), (True, None)}, {
             (call['touched'], call['fault']) for call in calls})
+
+    def test_device_that_is_half_prepared_is_cleaned_without_a_fault(self):
+        with fixtures.MockPatchObject(
+                self.tracker.backend.access.baselines, 'record_firmware',
+                side_effect=exception.HostNotReady(
+                    path='x', reason='the disk is full')):
+            self.assertRaises(exception.HalfPrepared, self.run_steps)
+        self.assertEqual(({'dirty': 1, 'available': 7}, {'vfio-pci', None}),
+                         (self.states(), self.drivers()))
+        self.assertEqual(self.before, self.settled())
 
     def test_device_that_was_not_touched_is_not_taken_back(self):
         released = self.useFixture(fixtures.MockPatchObject(

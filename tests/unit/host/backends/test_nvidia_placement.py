@@ -19,6 +19,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import privsep
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import capacity
 from tests.fixtures import examples
@@ -89,6 +90,19 @@ class MdevTest(PlacementCase):
             self.refused(self.host.prepare, device, 'placement_id',
                          f"cannot write '{placement}'")
             self.host.release(device)
+
+    def test_helper_that_dies_before_it_leaves_a_half_prepared_device(self):
+        device = self.device(0, 'A100D-20C', 40)
+        write = self.host.binder._write_attribute
+
+        def die(path, value):
+            if path.endswith('placement_id'):
+                raise privsep.HelperUnavailable(5, 'no helper')
+            write(path, value)
+        self.useFixture(fixtures.MockPatchObject(
+            self.host.binder, '_write_attribute', die))
+        self.assertRaises(exception.HalfPrepared, self.host.prepare, device)
+        self.assertEqual('Not Applicable', self.placement(device))
 
     def test_other_placement_than_written_is_an_error(self):
         device = self.device(0, 'A100D-20C', 40)

@@ -262,6 +262,43 @@ class FunctionsTest(PassthroughCase):
                           self.device(self.gpu))
         self.assertEqual([], self.backend.kernel.written)
 
+    def test_no_function_is_bound_before_all_modules_are_loaded(self):
+        load = self.useFixture(fixtures.MockPatchObject(
+            self.backend.binder, 'load_driver', side_effect=[
+                self.backend.binder.load_driver(self.gpu),
+                exception.HostNotReady(path='x', reason='not found')])).mock
+        exc = self.assertRaises(exception.HostNotReady, self.backend.prepare,
+                                self.device(self.gpu))
+        self.assertIs(exception.HostNotReady, type(exc))
+        self.assertEqual(2, load.call_count)
+        self.assertEqual([], self.backend.kernel.written)
+
+    def test_helper_that_dies_after_a_bind_leaves_a_half_prepared_gpu(self):
+        write = self.backend.binder._write_attribute
+
+        def die(path, value):
+            if self.audio in (value, path.split('/')[-2]):
+                raise privsep.HelperUnavailable(5, 'no helper')
+            write(path, value)
+        with fixtures.MockPatchObject(
+                self.backend.binder, '_write_attribute', die):
+            exc = self.assertRaises(
+                exception.HalfPrepared, self.backend.prepare,
+                self.device(self.gpu))
+        self.assertIn('no helper', str(exc))
+        self.assertEqual(['vfio-pci', 'snd_hda_intel'], self.drivers())
+        self.clean_and_give_back(self.device(self.gpu))
+        self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
+    def test_firmware_that_cannot_be_recorded_leaves_a_half_prepared_gpu(self):
+        with fixtures.MockPatchObject(
+                self.backend.access.baselines, 'record_firmware',
+                side_effect=exception.HostNotReady(
+                    path='x', reason='No space left on device')):
+            self.assertRaises(exception.HalfPrepared, self.backend.prepare,
+                              self.device(self.gpu))
+        self.assertEqual(['vfio-pci', 'vfio-pci'], self.drivers())
+
     def test_clean_without_helper_gives_no_verdict(self):
         self.backend.prepare(self.device(self.gpu))
 
