@@ -154,9 +154,10 @@ class LocalHost(base.Host):
     def _has_no_vfs(self, function: pci.PCIFunction) -> bool:
         # Read here: a scan reads it of GPUs only.
         with self._logged(function):
-            return self.access.sysfs.read(
-                f'{self.access.sysfs.devices}/{function.address}'
-                '/sriov_numvfs') == '0'
+            names = self.access.sysfs.names(
+                f'{self.access.sysfs.devices}/{function.address}')
+            return ('sriov_numvfs' in names
+                    and sysfs_mod.count_vfs(names) == 0)
         return False
 
     def _make_vfs(self, gpu: pci.PCIFunction) -> None:

@@ -285,8 +285,7 @@ class _Scanner:
         if 'sriov_totalvfs' in names:
             fields['sriov_totalvfs'] = attempt(
                 'sriov_totalvfs', _number, folder, 'sriov_totalvfs')
-            fields['sriov_numvfs'] = attempt(
-                'sriov_numvfs', _number, folder, 'sriov_numvfs')
+            fields['sriov_numvfs'] = sysfs_mod.count_vfs(names)
         vgpus = self._read_vgpus(
             stable_id, f'{self._sysfs.devices}/{address}', names, attempt)
         boot_vga = 'boot_vga' in names and attempt(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
 from gpgpu_plugin import exception
 
@@ -27,6 +28,17 @@ ROOT = '/sys'
 
 _MAX = 4096
 _READ = os.O_RDONLY | os.O_CLOEXEC
+
+
+def count_vfs(names: Iterable[str]) -> int:
+    """Return the number of VFs of a function.
+
+    ``sriov_numvfs`` has it too, but some kernels read that under the lock of
+    the device, as ``uevent`` (see host.discovery.pci_ids).
+
+    :param names: names in the function's folder
+    """
+    return sum(name.startswith('virtfn') for name in names)
 
 
 class _Files:

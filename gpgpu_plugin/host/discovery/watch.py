@@ -12,11 +12,11 @@
 """Watch that detects changes of a host without another scan.
 
 It is called often, so it is cheap: it compares listings, and small files that
-it keeps open. It notices functions and parents of mdevs that came or went,
-functions that were replaced, drivers that were bound or unbound, a changed
-number of VFs, a driver that creates vGPUs after it created none, GPUs that
-died or came back, changed widths of their PCIe links, errors that the kernel
-counted, and a replaced modules.alias.
+it keeps open. It notices functions, also VFs, and parents of mdevs that came
+or went, functions that were replaced, drivers that were bound or unbound, a
+driver that creates vGPUs after it created none, GPUs that died or came back,
+changed widths of their PCIe links, errors that the kernel counted, and a
+replaced modules.alias.
 Of files in sysfs, modification times are not used, since sysfs does not
 maintain them reliably.
 """
@@ -77,9 +77,6 @@ class Watch:
             if (pci.can_be_gpu(function.class_code) and function.pf is None
                     and 'config' not in function.unreadable):
                 self._open_config(function)
-            if function.sriov_totalvfs is not None:
-                self._open(f'{sysfs.devices}/{function.address}'
-                           '/sriov_numvfs')
             report = scan.driver_capacities.get(function.id)
             if report is not None and report.fails:
                 # The vendor's service may start after this process.

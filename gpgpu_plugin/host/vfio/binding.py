@@ -52,8 +52,8 @@ def translate_errors(path: str, what: str) -> Iterator[None]:
 class Binder:
     """Changes to PCI functions through sysfs.
 
-    Methods that bind or unbind compare before they act. The parameters are
-    functions that need root's rights; all raise OSError.
+    Methods that bind or unbind compare drivers before they act. The parameters
+    are functions that need root's rights; all raise OSError.
 
     :param write: writes a value to a path relative to the root of sysfs
     :param load: loads a kernel module with a VFIO driver, by name
@@ -177,12 +177,13 @@ class Binder:
                 self._make_nvidia_vfs(function.address)
         else:
             self.write(path, str(count))
-        found = self._sysfs.read(f'{self._sysfs.root}/{path}')
-        if found in (None, '0'):
+        found = sysfs_mod.count_vfs(self._sysfs.names(
+            f'{self._sysfs.devices}/{function.address}'))
+        if not found:
             raise exception.HostError(
                 path=function.address,
                 reason=f'it has no VFs after {count} were created')
-        return int(found or 0)
+        return found
 
     def config(self, function: pci.PCIFunction) -> bytes:
         """Return a function's configuration space, read from the hardware.
@@ -233,11 +234,10 @@ class Binder:
             f'{self._sysfs.devices}/{function.address}/driver')
 
     def _override(self, function: pci.PCIFunction, driver: str) -> None:
-        path = f'bus/pci/devices/{function.address}/driver_override'
-        current = self._sysfs.read(f'{self._sysfs.root}/{path}')
-        # "(null)" is what the kernel shows where nothing was ever written.
-        if current not in (driver, driver or '(null)'):
-            self.write(path, driver)
+        # Not compared: the kernel reads it under the lock of the device, which
+        # an unbind that hangs holds for ever. The helper's calls have a limit.
+        self.write(f'bus/pci/devices/{function.address}/driver_override',
+                   driver)
 
     def _is_open(self, function: pci.PCIFunction) -> bool:
         """Return whether a process has a function's VFIO device open.

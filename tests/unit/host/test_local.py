@@ -40,6 +40,7 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
+from tests.fixtures import locked
 from tests.fixtures import unprivileged
 
 
@@ -271,6 +272,19 @@ class MakeVFsTest(LocalHostCase):
         self.host.make_vfs(())
         pfs = [gpu for gpu in self.functions() if gpu.pf is None]
         self.assertEqual([2, 4], [pf.sriov_numvfs for pf in pfs])
+
+    def test_lock_of_a_device_is_not_waited_for(self):
+        self.useFixture(locked.LockedAttributes())
+        self.host = self.make_host(self.machine, {'8086:56c0': 4})
+        for _ in range(2):
+            self.host.make_vfs(())
+            self.assertEqual([4, 4], [
+                gpu.sriov_numvfs for gpu in self.functions()
+                if gpu.pf is None])
+        gpu = self.functions()[0]
+        self.host.kernel.set_vfs(gpu.address, 0)
+        self.assertEqual(0, self.functions()[0].sriov_numvfs)
+        self.host.prepare(self.device(gpu))
 
     def test_no_vfs_are_made_unless_configured(self):
         self.host.make_vfs(())

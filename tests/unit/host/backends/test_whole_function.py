@@ -168,8 +168,10 @@ class FunctionsTest(PassthroughCase):
         for _ in range(2):
             self.backend.give_back(self.device(self.gpu))
         # Nothing lets another driver bind before the card is reset.
-        self.assertEqual(
-            f'bus/pci/devices/{self.gpu.address}/reset', written[0])
+        self.assertEqual([
+            *(f'bus/pci/devices/{address}/driver_override'
+              for address in (self.gpu.address, self.audio)),
+            f'bus/pci/devices/{self.gpu.address}/reset'], written[:3])
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
     def test_firmware_of_a_gpu_in_a_guest_is_not_read(self):
@@ -509,8 +511,7 @@ class VGPUTest(PassthroughCase):
     def test_gpu_with_vgpus_keeps_the_driver_that_made_them(self):
         gpu = next(function for function in self.functions().values()
                    if function.sriov_totalvfs)
-        pathlib.Path(self.root, 'bus/pci/devices', gpu.address,
-                     'sriov_numvfs').write_text('2\n')
+        self.backend.kernel.set_vfs(gpu.address, 2)
         self.assertEqual('vf', self.the(id=gpu.id).used_by)
         self.backend.kernel.written.clear()
         verdict = self.backend.clean(self.device(gpu))

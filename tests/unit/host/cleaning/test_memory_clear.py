@@ -47,7 +47,7 @@ class MemoryClearTest(card.CardCase):
         self.clean(POLICY)
         self.assertEqual(
             [f'bus/pci/devices/{self.address}/reset'] * 2,
-            self.host.kernel.written[:2])
+            self.changes()[:2])
 
     def test_gpu_that_does_not_report_it_fails(self):
         self.vfio.uncleared.add(self.address)

@@ -29,13 +29,13 @@ class ResetTest(card.CardCase):
 
     def test_whole_card_is_reset_at_once(self):
         self.use()
-        written = self.host.kernel.written
-        del written[:]
+        del self.host.kernel.written[:]
         verdict, results = self.clean('reset-only')
         self.assertTrue(verdict.passed, verdict.evidence)
         self.assertEqual({'method': 'card', 'functions': 2},
                          results['reset'].facts)
-        self.assertEqual(f'bus/pci/devices/{self.address}/reset', written[0])
+        self.assertEqual(f'bus/pci/devices/{self.address}/reset',
+                         self.changes()[0])
 
     def test_card_whose_functions_have_no_reset_of_their_own_is_clean(self):
         """The kernel refuses such a reset (ENOTTY)."""
@@ -93,7 +93,7 @@ class KillingResetTest(card.CardCase):
             verdict, _ = self.clean(policy)
             self.assertIn('does not answer after a reset until its host is '
                           'booted', verdict.evidence)
-            self.assertEqual([], self.host.kernel.written)
+            self.assertEqual([], self.changes())
         [gpu] = [function for function in self.host.scan().functions
                  if function.id == self.gpu.id]
         self.assertIsNone(gpu.fault)
@@ -115,7 +115,7 @@ class RTX5090Test(card.CardCase):
         verdict, results = self.clean('flr+settings')
         self.assertEqual(['flr'], list(results))
         self.assertIn('an FLR can hang this GPU', verdict.evidence)
-        self.assertEqual([], self.host.kernel.written)
+        self.assertEqual([], self.changes())
 
     def test_card_is_reset_with_its_audio_function(self):
         self.use()

@@ -284,6 +284,6 @@ class CallsTest(MachineTestCase):
         # The folder, modalias, revision and numa_node of each; the ids of
         # bridges, which lack a modalias.
         self.assertLessEqual(
-            calls['open'], 4 * functions + 6 * (functions - gpus) + 5 * gpus)
+            calls['open'], 4 * functions + 6 * (functions - gpus) + 4 * gpus)
         # Folders of functions, slots and mdev parents.
         self.assertLessEqual(calls['listdir'], 3 + gpus)

@@ -28,6 +28,7 @@ from gpgpu_plugin.host.fake import health_files as fake_files
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import vgpu_driver
+from tests.fixtures import locked
 
 MTTY = {'mechanism': 'mdev', 'mix_policy': 'any_mix', 'types': {
     'mtty-1': {'name': 'Single port serial', 'video_ram': 1, 'max': 24}}}
@@ -154,10 +155,16 @@ class WatchTest(base.BaseTestCase):
         link.symlink_to(target)
         self.assertTrue(before.changed())
 
-    def test_change_of_numvfs_is_noticed(self):
-        before = self.watch()
+    def test_vfs_that_came_or_went_are_noticed(self):
+        for count in ('2', '0'):
+            before = self.watch()
+            self.write('sriov_numvfs', count)
+            self.assertTrue(before.changed())
+
+    def test_lock_of_a_device_is_not_waited_for(self):
         self.write('sriov_numvfs', '2')
-        self.assertTrue(before.changed())
+        self.useFixture(locked.LockedAttributes())
+        self.assertFalse(self.watch().changed())
 
     def test_check_opens_no_files(self):
         made = self.watch()

@@ -29,6 +29,7 @@ from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.vfio import binding
+from tests.fixtures import locked
 
 CATCH_ALL = 'vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci'
 
@@ -75,11 +76,20 @@ class BindTest(BindingCase):
         self.assertEqual(('vfio-pci', 'vfio-pci'),
                          (self.driver(), self.override()))
 
-    def test_bound_function_is_not_written_again(self):
+    def test_bound_function_is_not_bound_again(self):
         self.binder.bind(self.gpu)
         self.kernel.written.clear()
         self.binder.bind(self.gpu)
-        self.assertEqual([], self.kernel.written)
+        self.assertEqual([f'{self.folder}/driver_override'],
+                         self.kernel.written)
+
+    def test_lock_of_a_device_is_not_waited_for(self):
+        self.useFixture(locked.LockedAttributes())
+        before = self.driver()
+        self.binder.bind(self.gpu)
+        self.binder.give_back(self.gpu)
+        self.assertEqual(before, self.driver())
+        self.assertEqual(4, self.binder.make_vfs(self.gpu, 4))
 
     def test_bound_function_without_override_gets_it(self):
         # Somebody cleared it; a probe would bind another driver.
@@ -99,7 +109,8 @@ class BindTest(BindingCase):
         self.kernel.written.clear()
         self.binder.unbind(self.gpu)
         self.assertEqual(before, self.driver())
-        self.assertEqual([], self.kernel.written)
+        self.assertEqual([f'{self.folder}/driver_override'],
+                         self.kernel.written)
 
     def test_function_given_back_has_its_former_driver(self):
         before = self.driver()
@@ -172,7 +183,8 @@ class VariantTest(BindingCase):
         self.alias('xe_vfio_pci')
         self.kernel.written.clear()
         self.assertEqual(('vfio-pci', 'vfio-pci'), self.bind())
-        self.assertEqual([], self.kernel.written)
+        self.assertEqual([f'{self.folder}/driver_override'],
+                         self.kernel.written)
 
     def test_variant_that_cannot_be_loaded_is_named(self):
         def fail(module):
