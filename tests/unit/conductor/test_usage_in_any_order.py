@@ -350,5 +350,5 @@ class AnyOrderTest(oslotest_base.BaseTestCase):
     def test_usage_is_what_its_host_says_whatever_others_claim(self):
         UsageMachine.resumed = UsageMachine.made_up = 0
         vgpu_base.run_machine(UsageMachine, are_all_needed=True)
-        self.assertGreater(UsageMachine.resumed, 3)
+        self.assertGreater(UsageMachine.resumed, 0)
         self.assertGreater(UsageMachine.made_up, 0)
