@@ -20,6 +20,7 @@ import fixtures
 from nova.compute import manager as nova_manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import tasks
 from tests.fixtures import cloud
 from tests.fixtures import patience
@@ -151,6 +152,28 @@ class TwoHostsTest(test_moves.MovesCase):
         self._forget_guest('gpu1')
         self.delete(self.server)
         self.wait_facts(self.server, self.nothing_assigned)
+
+    def test_claim_that_was_not_activated_is_by_hard_reboot(self) -> None:
+        def silent(*args: object, **kwargs: object) -> typing.NoReturn:
+            raise exception.ConductorUnavailable(method='activate', timeout=60)
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.rpc.conductor_api.ConductorAPI.activate',
+                silent):
+            self.act('migrate')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.wait_states('gpu2', 'L40S', provisioning=2, available=2)
+        self.act('reboot', {'type': 'HARD'})
+        self.wait_status(self.server['id'], 'ACTIVE')
+        self.wait_states('gpu2', 'L40S', assigned=2, available=2)
+        self.wait_for(
+            lambda: self.roles() == {('gpu2', 'instance')}, 'one set')
+        self.assertEqual(['gpu2'] * 2, [row['host'] for row in self.listing(
+            'usage', 'list', '--instance', self.server['id'])
+            if row['ended_at'] is None])
+        # A reboot that fails before there is a guest takes nothing away.
+        self._forget_guest('gpu2')
+        self.compare('gpu2')
+        self.wait_states('gpu2', 'L40S', assigned=2, available=2)
 
     def test_source_notices_that_a_migration_failed_elsewhere(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):
