@@ -287,11 +287,9 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
                     device=gpu, host=host, found_at=before), last[0]):
             gpu.whole_use = None
         return
-    vfs = withdrawal.vfs(withdrawal.children(session, gpu))
     if (stayed and record.seen.host is not host
             and _is_quarantined_by_host(session, record)
-            and not (record.is_whole and withdrawal.parts_of(
-                gpu, vfs) != [gpu])):
+            and not (record.is_whole and _has_parts(session, gpu))):
         # It may never have been there. A cleaning tells whether it is good.
         _take_over(session, host, gpu, record, _State.DIRTY)
     elif there:
@@ -300,8 +298,17 @@ def _check(session: orm.Session, host: models.Host, card: models.Card,
         _take_over(session, host, gpu, record)
 
 
+def _has_parts(session: orm.Session, gpu: models.Device) -> bool:
+    """Return whether guests get VFs of a GPU, and not itself."""
+    return withdrawal.parts_of(
+        gpu, withdrawal.children(session, gpu)) != [gpu]
+
+
 def _is_quarantined_by_host(session: orm.Session, record: _Record) -> bool:
-    """Return whether no operator quarantined a card in another place."""
+    """Return whether a scan or a cleaning quarantined a card elsewhere.
+
+    Without an operator it is the word of that host alone.
+    """
     gpu = record.seen.device
     return record.state is _State.QUARANTINED and not (
         record.seen.is_accepted and any(
@@ -338,7 +345,7 @@ def _doubt(session: orm.Session, host: models.Host, card: models.Card,
     vfs = withdrawal.vfs(withdrawal.children(session, gpu))
     is_whole = last.is_whole and last.seen not in there
     whole = [record for record in unclean if record.is_whole]
-    if whole and not is_whole and withdrawal.parts_of(gpu, vfs) != [gpu]:
+    if whole and not is_whole and _has_parts(session, gpu):
         # If it came from there, it does not suffice to clean its VFs. Its
         # last host is more likely the one that called longest ago.
         _wait(session, host, card, gpu, min(

@@ -49,10 +49,9 @@ _LONGEST_VERSION = 64
 
 
 _HIGHEST = 2 ** 62
-"""Session number and generation that a host may tell the database. Both only
-grow, by one at a time, in columns of 63 bits: a host that told the last number
-would let every later change of it fail, also in transactions that concern
-other hosts."""
+"""Session number and generation that a host may send. Both only grow, by one
+at a time, in columns of 63 bits. After the last number every change of the
+host would fail, also in transactions that concern other hosts."""
 
 
 class _HostUnknown(Exception):

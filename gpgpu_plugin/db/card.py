@@ -190,7 +190,7 @@ def unaccepted(session: orm.Session,
 
 
 class _Count(typing.NamedTuple):
-    """How many GPUs of a host have a number."""
+    """The number of GPUs of a host that have a DSN or serial number."""
 
     number: str
     host_id: int

@@ -682,9 +682,7 @@ class ForeignNumberTest(ForeignNumberCase):
         self.use()
         self.assertEqual('dirty', self.move_now().state)
 
-    def test_card_that_was_missing_when_it_was_cleaned_is_clean(self):
-        self.use()
-        self.report('h1')
+    def check_cleaned_on_m_is_clean_on_h2(self):
         self.later()
         self.report('m', *self.functions)
         self.assertEqual('dirty', self.on('m').state)
@@ -695,17 +693,15 @@ class ForeignNumberTest(ForeignNumberCase):
         self.report('h2', *self.functions)
         self.assertEqual('available', self.on('h2').state)
 
+    def test_card_that_was_missing_when_it_was_cleaned_is_clean(self):
+        self.use()
+        self.report('h1')
+        self.check_cleaned_on_m_is_clean_on_h2()
+
     def test_card_that_was_elsewhere_while_its_place_had_another(self):
         self.use()
         self.report('h1', base.function(0, dsn=OTHER))
-        self.later()
-        self.report('m', *self.functions)
-        self.assertEqual('dirty', self.on('m').state)
-        self.clean_on('m')
-        self.report('m')
-        self.heard('h1', 0)
-        self.report('h2', *self.functions)
-        self.assertEqual('available', self.on('h2').state)
+        self.check_cleaned_on_m_is_clean_on_h2()
 
     def test_card_that_returns_is_not_clean_by_an_earlier_absence(self):
         self.report('h1')

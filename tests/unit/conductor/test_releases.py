@@ -157,7 +157,7 @@ class LateTest(base.ConductorTestCase):
                 if message['event_type'] == 'gpgpu.assignment.end')})
 
     def test_assignment_ends_when_the_conductor_ends_it(self):
-        """Whether a cleaning came after it depends on this."""
+        # Cleanings are compared with this time, so a host must not choose it.
         granted = self.boot(1)
         self.release(granted, dict.fromkeys(base.uuids(granted), 3 * 3600))
         with self.db.reader() as session:
