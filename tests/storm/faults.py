@@ -57,7 +57,8 @@ class FaultInjector:
         """Inject faults for some seconds, then end those that last.
 
         :param is_enough: whether all that is to happen has happened; a slow
-            machine gets up to ten times as long for it
+            machine gets up to ten times as long for it, with pauses that grow
+            as much
         :raises DoubleUse: a GPU was used twice
         :raises ProcessDied: a process ended that was not killed, or a second
             start for a host was accepted
@@ -70,7 +71,10 @@ class FaultInjector:
                 # All faults occur before one of them is repeated.
                 faults = faults or self._shuffled()
                 faults.pop()()
-                self._wait(self._rng.uniform(0.5, 1.5))
+                # A slow machine gets further between two faults, too: else
+                # a host may always be killed before its moves have ended.
+                self._wait(self._rng.uniform(0.5, 1.5)
+                           * max(1.0, passed / seconds))
             self._wait(0, everything=True)
             self.counts['second starts fenced'] += sum(
                 second.is_fenced() for second in self._second_starts)
