@@ -359,10 +359,18 @@ def _shut_out(session: orm.Session, part: _Part) -> str:
         sessions.renew(host)
         session.flush()
         if not change_db.next_hosts(session, change, 1) and all(
-                other.start_uuid is None for other in host_db.by_ids(
+                _is_shut_out(other) for other in host_db.by_ids(
                     session, change_db.skipped(change))):
             variant.status = str(rules.Status.APPLYING)
     return host.name
+
+
+def _is_shut_out(host: models.Host) -> bool:
+    """Return whether a host can claim nothing before it has reported.
+
+    It may have begun a new session, whose reports fail as the change does.
+    """
+    return host.start_uuid is None or not host.report_number
 
 
 def _postpone(session: orm.Session, part: _Part) -> None:

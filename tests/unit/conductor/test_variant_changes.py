@@ -476,6 +476,21 @@ class FailureTest(ChangeCase):
             raise exception.DatabaseBusy(reason='locked')
         return found
 
+    def test_hosts_that_cannot_report_in_a_new_session_close_no_variant(self):
+        self.change()
+        self.failing = frozenset({'h1', 'h2', 'h3', 'h4'})
+        for _ in range(3):
+            self.fail_all()
+            with self.db.reader() as session:
+                lost = {host.name: host.session for host in session.scalars(
+                    sa.select(models.Host).where(
+                        models.Host.start_uuid.is_(None)))}
+            for host, number in lost.items():
+                hosts.begin(self.db, host, self.node_uuid(host),
+                            expected=number)
+        self.assertEqual(('applying', 4), self.shown())
+        self.claim_of('h5')
+
     def test_deletion_waits_for_the_host_or_for_its_deletion(self):
         self.failing = frozenset()
         variant_admin.create(self.db, H100)
