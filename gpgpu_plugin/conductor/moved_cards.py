@@ -135,8 +135,7 @@ def check(session: orm.Session, host: models.Host,
     gpus = [found.gpu for found in arrived]
     places = card_places.others(session, gpus)
     deleted = card_places.left_behind(session, gpus)
-    unrecognised = card_places.unrecognised(session, [
-        found.gpu for found in arrived if not found.stayed])
+    unrecognised = card_places.unrecognised(session, gpus)
     for card, gpu, before, stayed in arrived:
         others = [other for other in places[gpu.uuid]
                   if _is_news(host, other, before)]
@@ -144,6 +143,9 @@ def check(session: orm.Session, host: models.Host,
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
                    time.time() - silent_after, before=before, stayed=stayed)
+        if stayed and gpu.uuid in unrecognised:
+            # What is known of the number is of another card.
+            continue
         left = card_places.newest_left(deleted[gpu.uuid], max((
             before or card_places.NEVER,
             *(other.found_at for other in places[gpu.uuid]))))

@@ -31,6 +31,7 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import health
@@ -606,6 +607,24 @@ class DeletedHostTest(WholeCase):
         self.switch_off('h2')
         self.report('h3', WHOLE)
         self.assertEqual(['available'], self.states('h3'))
+
+    def test_card_that_stayed_with_a_number_of_very_many_hosts_is_offered(
+            self):
+        self.useFixture(fixtures.MockPatchObject(card_db, 'MOST', 2))
+        self.report('h1', GPU, *VFS)
+        for host in ('h2', 'h3', 'h4'):
+            self.report(host, WHOLE)
+        self.clean_all()
+        self.use('h2')
+        self.later()
+        self.heard('h2', 0)
+        host_admin.delete(self.db, 'h2', force=True)
+        self.boot_h1('boot 2')
+        reports.report(self.db, base.scan([GPU, *VFS], number=1))
+        self.assertEqual(['available'] * 3, self.states('h1'))
+        # It is not where it was any more.
+        self.report('h5', GPU, *VFS)
+        self.assertEqual(['quarantined'] * 3, self.states('h5'))
 
     def test_card_that_waits_for_the_host_is_not_offered_in_parts(self):
         self.use()
