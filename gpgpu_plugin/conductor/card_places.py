@@ -242,10 +242,8 @@ def _is_cleaned_later(session: orm.Session, place: Place,
 
     :param places: the first one is where it is
     """
-    for other in places:
-        passed = ledger.last_passed(session, other.device.uuid)
-        if (passed is not None
-                and place.found_at < other.found_at < passed.ended_at
+    for other, passed in _passed(session, places):
+        if (place.found_at < other.found_at < passed.ended_at
                 and not any(other.found_at < later.found_at < passed.ended_at
                             for later in places)
                 and (other is places[0] or has_left(
@@ -264,12 +262,21 @@ def _cleanings(session: orm.Session, places: Sequence[Place]) -> _Cleanings:
     :param places: the first one is where it is
     """
     here = places[0]
-    found = ((place, ledger.last_passed(session, place.device.uuid))
-             for place in places)
     # What was cleaned elsewhere after it had left is another card.
-    return [(place, passed) for place, passed in found
-            if passed is not None and (
-                place is here or passed.ended_at <= here.found_at)]
+    return [(place, passed) for place, passed in _passed(session, places)
+            if place is here or passed.ended_at <= here.found_at]
+
+
+def _passed(session: orm.Session, places: Sequence[Place]) -> _Cleanings:
+    """Return the last cleaning in each of some places, if one passed there.
+
+    :param places: the first one is where the card is
+    """
+    found = ((place, ledger.last_passed(session, place.device.uuid))
+             for place in places
+             # Until it is accepted, only the card before was cleaned there.
+             if place is not places[0] or place.device.before_swap is None)
+    return [(place, passed) for place, passed in found if passed is not None]
 
 
 def _is_cleaned_since(session: orm.Session, place: Place, here: Place,

@@ -307,6 +307,22 @@ class ArrivalTest(WholeCase):
         retirement.replace(self.db, other, OPERATOR)
         self.assert_present_quarantined('h2')
 
+    def test_cleaning_of_the_card_before_does_not_count(self):
+        self.use()
+        self.later()
+        other = dataclasses.replace(WHOLE, dsn=OTHER)
+        self.report('h2', other)
+        withdrawal.clean(self.db, self.on('h2').uuid, OPERATOR)
+        [task] = cleaning.tasks(self.db, 'h2')
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.results(task.steps))
+        self.later()
+        self.switch_off()
+        self.report('h2', GPU, *VFS)
+        self.assertIn('Remove the VFs of ', self.refused(
+            cleaning.operator_release, self.on('h2').uuid, OPERATOR))
+
     def test_card_whose_vfs_guests_had_is_cleaned_as_a_whole(self):
         self.report('h1', GPU, *VFS)
         self.use_vf('h1')
