@@ -314,9 +314,16 @@ def _is_quarantined_by_host(session: orm.Session, record: _Record) -> bool:
     gpu = record.seen.device
     return record.state is _State.QUARANTINED and not (
         record.seen.is_accepted and any(
-            device.state == _State.QUARANTINED
-            and ledger.is_last_by_operator(session, device.uuid)
+            _is_withheld_by_operator(session, device)
             for device in (gpu, *withdrawal.children(session, gpu))))
+
+
+def _is_withheld_by_operator(session: orm.Session,
+                             device: models.Device) -> bool:
+    """Return whether an operator had a device quarantined, or to be so."""
+    return device.withdrawn_by is not None or (
+        device.state == _State.QUARANTINED
+        and ledger.is_last_by_operator(session, device.uuid))
 
 
 def _is_proven(session: orm.Session, before: card_places.Place,

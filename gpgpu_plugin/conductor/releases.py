@@ -247,10 +247,10 @@ def _end_all(session: orm.Session, host: models.Host,
                      level=logging.WARNING if any(
                          now.state == _State.QUARANTINED
                          for _, now in changes) else None)
-    for _, now in changes:
+    for row, (_, now) in zip(rows, changes, strict=True):
         if now.state == _State.QUARANTINED:
             ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,
-                       reason=now.reason)
+                       reason=now.reason, actor=row.device.withdrawn_by)
     host_db.changed(host)
     return [now for _, now in changes]
 
@@ -278,7 +278,8 @@ def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
             and not capacity.is_proven(row.device, policy)):
         event = _Event.ABORT_TOUCHED
     now = dataclasses.replace(
-        device_db.after(row.device, event), withdrawn=None)
+        device_db.after(row.device, event), withdrawn=None,
+        withdrawn_by=None)
     if now.state == _State.DIRTY:
         now = dataclasses.replace(now, clean_token=row.uuid)
     if fault is not None:

@@ -70,7 +70,7 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
             part.clean_token = part.clean_attempt = None
             device_db.transition(session, part, _Event.QUARANTINE)
         for part in later:
-            part.withdrawn = text
+            part.withdrawn, part.withdrawn_by = text, actor
         record(session, host, 'quarantine', at_once, reason)
         record(session, host, 'quarantine', later,
                 f'{reason} (when its assignment ends)')
@@ -222,7 +222,8 @@ def withhold(session: orm.Session, host: models.Host,
     """Quarantine devices now, or when their assignment ends."""
     for device in devices:
         if device.state in device_rules.ASSIGNED_STATES:
-            device.withdrawn = device.withdrawn or reason
+            if device.withdrawn is None:
+                device.withdrawn, device.withdrawn_by = reason, None
         elif device.state not in (_State.RETIRED, _State.QUARANTINED):
             device.reason = reason
             ledger.add(session, host, device,
@@ -287,7 +288,7 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
         accept(session, host, part, actor)
     record(session, host, 'operator_release', quarantined, f'by {actor}')
     for part in marked:
-        part.withdrawn = None
+        part.withdrawn = part.withdrawn_by = None
     record(session, host, 'operator_release', marked,
            'it is no longer quarantined when its assignment ends')
 

@@ -72,6 +72,7 @@ class DeviceRow:
     swapped: str | None
     whole_use: str | None
     withdrawn: str | None
+    withdrawn_by: str | None
     clean_token: str | None
     clean_attempt: str | None
     cleaned_steps: str | None
@@ -88,8 +89,8 @@ COLUMNS = tuple(TABLE.c[field.name]
 """Columns of a DeviceRow, in its order."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'whole_use', 'withdrawn', 'clean_token', 'clean_attempt',
-            'cleaned_steps')
+            'whole_use', 'withdrawn', 'withdrawn_by', 'clean_token',
+            'clean_attempt', 'cleaned_steps')
 """Columns that claims, cleanings and operators change."""
 
 _OF_HOSTS = (

@@ -249,8 +249,10 @@ class Device(Base):
     that. ``swapped_at``: when a scan found that other device (UTC).
     ``whole_use``: why nobody knows what the whole GPU was used for, so that
     the cleaning of its VFs does not suffice; NULL: its assignments tell, or it
-    was cleaned since. ``withdrawn``: why an operator has an assigned device
-    quarantined when its assignment ends; NULL: nobody has.
+    was cleaned since. ``withdrawn``: why an assigned device is quarantined
+    when its assignment ends; NULL: it is not. ``withdrawn_by``: the operator
+    who wants that; NULL: none, or a conductor that did not know this column
+    wrote it.
     ``awaits_replacement``: it is retired, and the next device in its place is
     accepted. ``replaced_by``:
     UUID of the device that took the place of a retired one, whose stable id is
@@ -311,6 +313,7 @@ class Device(Base):
         sa.DateTime)
     whole_use: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     withdrawn: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    withdrawn_by: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     replaced_by: orm.Mapped[str | None] = orm.mapped_column(column.UUID)

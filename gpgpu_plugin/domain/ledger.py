@@ -79,8 +79,8 @@ class Entry:
     :ivar attempt: UUID of the cleaning
     :ivar assignment_uuid: the last assignment of the device, with the instance
         and project that had it; None if there was none
-    :ivar actor: who released the device, and the key that signed the call;
-        None for other verdicts
+    :ivar actor: the operator who quarantined or released the device, and the
+        key that signed the call; None if none did
     :ivar started_at: when the cleaning began, ISO 8601, UTC
     :ivar finished_at: when the record was written, ISO 8601, UTC
     """

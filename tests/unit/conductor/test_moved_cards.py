@@ -381,6 +381,22 @@ class RebootTest(RebootCase):
         self.put_back('boot 3')
         self.assertEqual('available', self.on('h1').state)
 
+    def test_card_that_was_quarantined_there_during_its_use_is_so(self):
+        claim = self.claim(host='h2')
+        claims.activate(self.db, base.uuids(claim))
+        self.quarantine(self.on('h2').uuid)
+        releases.release(self.db, base.uuids(claim))
+        self.assertEqual('quarantined', self.on('h2').state)
+        self.put_back()
+        self.assertEqual('quarantined', self.on('h1').state)
+
+    def test_card_that_was_to_be_quarantined_after_its_use_is_so(self):
+        claim = self.claim(host='h2')
+        claims.activate(self.db, base.uuids(claim))
+        self.quarantine(self.on('h2').uuid)
+        self.put_back()
+        self.assertEqual('quarantined', self.on('h1').state)
+
     def test_card_with_a_number_of_very_many_hosts_is_not_cleaned(self):
         self.useFixture(fixtures.MockPatchObject(card_db, 'MOST', 0))
         self.put_back()

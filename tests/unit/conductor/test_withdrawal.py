@@ -115,6 +115,8 @@ class QuarantineTest(WithdrawalCase):
         self.assertEqual('quarantined', shown.state)
         self.assertIn('fan is loud', shown.reason)
         self.assertEqual(['quarantined'], self.verdicts(shown.uuid))
+        [record] = ledger_admin.list_all(self.db, shown.uuid)
+        self.assertEqual(OPERATOR, record.fields['actor'])
         # It counts once: what is cleaned then has another instance.
         self.clean(shown.uuid)
         self.clean_all()
