@@ -190,6 +190,7 @@ class LifecycleMixin(service.ServiceMixin):
             steps.execute(run)
             if run.keeps:
                 self._gpu_activate_late(instance)
+                self._gpu_release_unused(instance)
 
     def _gpu_is_allocated(
             self, allocations: nova_types.Allocations | None) -> bool:
@@ -303,6 +304,10 @@ class LifecycleMixin(service.ServiceMixin):
                 self._gpu_release_unused(instance)
 
     def _gpu_release_unused(self, instance: nova_types.Instance) -> None:
+        """End what a failed migration left here; the guest was made anew.
+
+        The usage of what it brought begins with that.
+        """
         try:
             roles.release_unused(self.gpu_tracker, instance)
         except Exception:

@@ -437,6 +437,17 @@ class LateActivationTest(MigrationCase):
 
     def test_usage_begins_with_a_hard_reboot(self):
         self.reboot()
+        self.assert_used()
+
+    def test_usage_begins_with_a_rebuild(self):
+        self.rebuild()
+        self.assert_used()
+
+    def assert_used(self):
+        self.assertEqual((2, 2), self.activated())
+        self.assertEqual({(claim_obj.ClaimRole.INSTANCE, None)}, {
+            (assignment.role, assignment.migration_uuid) for assignment
+            in self.tracker.assignments.of_instance('i1')})
         self.assertEqual(2, len([
             usage for usage in self.api.usage_list(
                 context.admin(), usage_obj.UsageQuery())
@@ -445,7 +456,10 @@ class LateActivationTest(MigrationCase):
     def test_guest_is_started_though_no_conductor_answers(self):
         reconcile = self.useFixture(fixtures.MockPatchObject(
             self.tracker, 'request_reconcile')).mock
-        with self.away():
+        with self.away(), fixtures.MockPatchObject(
+                self.api, 'confirm_migration',
+                side_effect=exception.ConductorUnavailable(
+                    method='confirm_migration', timeout=1)):
             self.rebuild()
             self.reboot()
         self.assertEqual([(0, 0)] * 2, self.seen)
