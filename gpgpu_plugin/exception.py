@@ -191,9 +191,10 @@ class HostNotReady(HostError):
 
 
 class HalfPrepared(HostNotReady):
-    """The host was no longer set up after a part of a device's preparation.
+    """The host was no longer set up after a part of an operation.
 
-    The device was changed, and is not defective.
+    Its privileged helper may have ended meanwhile. The device may have been
+    changed, and is not defective.
     """
 
 

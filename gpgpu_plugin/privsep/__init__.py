@@ -36,6 +36,10 @@ class HelperUnavailable(PermissionError):
     """The daemon does not start or serves another sysfs; nothing was done."""
 
 
+class HelperDied(OSError):
+    """The daemon ended during the call; part of it may have been done."""
+
+
 # Seconds. A driver that never releases a device blocks the unbind call.
 TIMEOUT = 60
 # Seconds, for a reset of several functions.
@@ -59,6 +63,7 @@ def call(entrypoint: Callable[..., T], *args: object) -> T:
 
     :raises TimeoutError: the kernel did not answer in time
     :raises HelperUnavailable: the daemon does not start
+    :raises HelperDied: it ended meanwhile, for example since it was killed
     :raises OSError: the kernel refused
     """
     if sys_admin_pctxt.client_mode:
@@ -69,6 +74,14 @@ def call(entrypoint: Callable[..., T], *args: object) -> T:
         raise TimeoutError(
             errno.ETIMEDOUT,
             f'the kernel did not answer within {TIMEOUT} s') from None
+    except OSError as exc:
+        # An error of the kernel has a number. oslo.privsep raises one without,
+        # or cannot write to the daemon.
+        if exc.errno is None or isinstance(exc, BrokenPipeError):
+            raise HelperDied(
+                errno.EPIPE, 'the privileged helper ended during the call; '
+                'the log of the kernel may say why') from None
+        raise
 
 
 def _start() -> None:

@@ -43,6 +43,9 @@ def translate_errors(path: str, what: str) -> Iterator[None]:
         yield
     except privsep.HelperUnavailable as exc:
         raise exception.HostNotReady(path=path, reason=exc.strerror) from None
+    except privsep.HelperDied as exc:
+        raise exception.HalfPrepared(
+            path=path, reason=f'{what}: {exc.strerror}') from None
     except OSError as exc:
         raise exception.HostError(
             path=path, reason=f'{what}: {exc.strerror}'

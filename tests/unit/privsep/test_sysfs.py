@@ -25,8 +25,11 @@ from oslo_privsep import daemon
 from oslo_privsep.test import fixture as privsep_fixture
 from oslotest import base
 
+from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
 from gpgpu_plugin import smbios
+from gpgpu_plugin.host.discovery import sysfs as discovery
+from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.privsep import sysfs
 from tests.fixtures import smbios as firmware
 
@@ -265,6 +268,18 @@ class CallTest(base.BaseTestCase):
                     PermissionError, privsep.call, sysfs.write, '/', 'x', '')
             self.assertIn('[gpgpu_sys_admin] helper_command', exc.strerror)
             self.assertIn(str(error), exc.strerror)
+
+    def test_helper_that_dies_during_a_call_does_not_blame_the_device(self):
+        # The daemon is a fork of this process.
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.privsep.sysfs.check_root',
+                lambda root: os._exit(9)):
+            self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
+                privsep.sys_admin_pctxt, {}))
+        exc = self.assertRaises(
+            exception.HalfPrepared, binding.Binder.privileged(
+                discovery.Sysfs('/sys')).write, DEVICE, '1')
+        self.assertIn('the privileged helper ended', str(exc))
 
     def test_helper_that_died_and_does_not_start_again(self):
         context = privsep.sys_admin_pctxt
