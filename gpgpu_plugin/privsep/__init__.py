@@ -92,7 +92,10 @@ def _start() -> None:
     # Another thread must not stop the daemon that this one has started.
     with _starting:
         channel = sys_admin_pctxt.channel
-        if channel is not None and channel.running:
+        # The thread that reads from the daemon ends with an error, without a
+        # note in "running", if the kernel reset the connection.
+        if (channel is not None and channel.running
+                and channel.reader_thread.is_alive()):
             return
         try:
             sys_admin_pctxt.stop()

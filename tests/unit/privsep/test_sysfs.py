@@ -14,6 +14,7 @@
 import os
 import pathlib
 import shutil
+import socket
 import threading
 import time
 import types
@@ -31,6 +32,7 @@ from gpgpu_plugin import smbios
 from gpgpu_plugin.host.discovery import sysfs as discovery
 from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.privsep import sysfs
+from tests.fixtures import patience
 from tests.fixtures import smbios as firmware
 
 DEVICE = 'bus/pci/devices/10000:e1:00.0'
@@ -296,6 +298,25 @@ class CallTest(base.BaseTestCase):
                     '/', 'x', '')
                 self.assertIn('exited non-zero', exc.strerror)
 
+    def test_helper_that_died_with_an_unread_call_is_started_again(self):
+        # The kernel resets the connection then, instead of ending it.
+        ours, its = socket.socketpair()
+        self.addCleanup(ours.close)
+        # The thread of the channel ends with an error.
+        self.useFixture(fixtures.MockPatch('threading.excepthook'))
+        channel = comm.ClientChannel(ours)
+        ours.sendall(b'x')
+        its.close()
+        channel.reader_thread.join(patience.LONG)
+        context = privsep.sys_admin_pctxt
+        self.useFixture(fixtures.MockPatchObject(context, 'channel', channel))
+        self.useFixture(fixtures.MockPatchObject(
+            context, 'client_mode', True))
+        start = self.useFixture(fixtures.MockPatchObject(
+            context, 'start')).mock
+        self.assertEqual('done', privsep.call(lambda: 'done'))
+        start.assert_called_once_with()
+
     def test_helper_that_died_is_started_once_for_all_threads(self):
         context = privsep.sys_admin_pctxt
         self.useFixture(privsep_fixture.UnprivilegedPrivsepFixture(
@@ -307,7 +328,8 @@ class CallTest(base.BaseTestCase):
             started.append(context.channel)
             time.sleep(0.05)
             context.channel = types.SimpleNamespace(
-                running=True, close=lambda: None)
+                running=True, close=lambda: None,
+                reader_thread=threading.current_thread())
 
         def call():
             begin.wait()
