@@ -130,10 +130,10 @@ def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
     for step in cleaning.steps_of(variant.cleaning_policy):
         if step not in own:
             command.note(
-                f'the plugin itself has no cleaning step {step}, but '
-                f'{", ".join(sorted(own))}; a host on which no other package '
-                f'has it quarantines the GPUs that it cleans, and cleans free '
-                f'ones that had a tenant at once')
+                f'{step} is not one of the cleaning steps of the plugin '
+                f'itself ({", ".join(sorted(own))}). A host on which no other '
+                f'package has this step quarantines each GPU that it cleans, '
+                f'and it cleans at once the free GPUs that had a tenant')
 
 
 def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:

@@ -148,13 +148,13 @@ class VariantTest(base.CommandTestCase):
                              '--cleaning-policy', 'reset+setings+acme-scrub')
         self.assertEqual(0, result.code)
         for step in ('setings', 'acme-scrub'):
-            self.assertIn(f'has no cleaning step {step}, but canary, flr, ',
-                          result.err)
+            self.assertIn(f'{step} is not one of the cleaning steps of the '
+                          f'plugin itself (canary, flr, ', result.err)
         for arguments in (('--cleaning-policy', 'reset+settings'),
                           ('--unset', 'cleaning-policy')):
             result = self.manage('variant', 'set', 'H100', *arguments)
             self.assertEqual((0, ''), (result.code, result.err))
-        self.assertIn('has no cleaning step host-drive,', self.manage(
+        self.assertIn('host-drive is not one of the ', self.manage(
             'variant', 'set', 'H100', '--cleaning-policy',
             'reset+host-drive').err)
 
