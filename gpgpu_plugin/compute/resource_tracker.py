@@ -323,8 +323,9 @@ class ResourceTracker:
         """
         if assignments is None:
             assignments = self.assignments.all()
-            if not self.session.is_reported:
-                # A report would have made them, with a conductor's consent.
+            if not self.session.is_reported or self.session.is_restored:
+                # A report would have made them, with a conductor's consent. It
+                # does not consent before it knows the book.
                 tasks.restore_vfs(self._host())
         tasks.restore(self._host(), assignments)
 

@@ -58,6 +58,7 @@ class HostSession:
         self._number = 0
         self._node_uuid = ''
         self._reported = False
+        self._restored = False
         self._superseded = False
         self._doubted = False
         self._refused: str | None = None
@@ -81,6 +82,11 @@ class HostSession:
     def is_reported(self) -> bool:
         """Return whether a report of this session was accepted."""
         return self.is_active and self._reported
+
+    @property
+    def is_restored(self) -> bool:
+        """Return whether the session began with a restored database."""
+        return self.is_active and self._restored
 
     def generation(self) -> int:
         """Return the highest generation that a conductor acknowledged."""
@@ -139,6 +145,7 @@ class HostSession:
                 self._reports = self._comparisons = 0
             self._number, self._node_uuid = granted.number, node_uuid
             self._reported = self._superseded = self._doubted = False
+            self._restored = granted.restored
             self._refused = None
             self._fenced = False
         self._book.begin(granted.number, granted.generation)

@@ -31,6 +31,7 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base as host_base
@@ -529,7 +530,7 @@ class PowerCutTest(test_base.BaseTestCase):
         vf, _ = self.devices
         self.assign(vf)
         self.cut()
-        self.tracker.session = mock.Mock(is_reported=True)
+        self.tracker.session = mock.Mock(is_reported=True, is_restored=False)
         self.tracker.restore()
         self.assertEqual(set(), self.with_vfs())
 
@@ -547,6 +548,40 @@ class PowerCutTest(test_base.BaseTestCase):
             self.host, 'make_vfs', side_effect=exception.HostError(
                 path='/sys', reason='x')))
         self.tracker.restore()
+
+
+class RestoredPowerCutTest(base.ComputeTestCase):
+    """The host starts after the database was restored from a backup."""
+
+    machine = 'nvidia-l40s-vgpu-2'
+
+    def make_tracker(self):
+        self.backend = fake_host.FakeHost.for_machine(
+            self.machine, os.path.join(self.state_path, 'sys'),
+            {'10de:26b9': 32})
+        tracker = resource_tracker.ResourceTracker(
+            self.conf, 'h1', self.backend, self.api, self.client,
+            lambda assignments: frozenset())
+        tracker.set_node('h1', base.NODE)
+        return tracker
+
+    def test_assigned_vf_is_ready(self):
+        vf = next(function for function in self.backend.scan().functions
+                  if function.pf is not None)
+        assignment = make.assignment(
+            uuid=str(uuid.uuid4()), stable_id=vf.id, address=vf.address,
+            vgpu_type='L40S-12Q')
+        self.tracker.assignments.add('i1', [assignment])
+        self.tracker.restore()
+        for function in self.backend.scan().functions:
+            if function.sriov_numvfs:
+                self.backend.kernel.set_vfs(function.address, 0)
+        sessions.mark_restored(self.conductor.db)
+        tracker = self.make_tracker()
+        tracker.run_once()
+        tracker.restore()
+        self.assertEqual((vf.address,), self.backend.attachment(
+            host_base.HostDevice.of(assignment)).functions)
 
 
 class RestartedDestinationTest(base.ComputeTestCase):
