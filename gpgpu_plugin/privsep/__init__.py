@@ -77,7 +77,7 @@ def call(entrypoint: Callable[..., T], *args: object) -> T:
     except OSError as exc:
         # An error of the kernel has a number. oslo.privsep raises one without,
         # or cannot write to the daemon.
-        if exc.errno is None or isinstance(exc, BrokenPipeError):
+        if exc.errno is None or isinstance(exc, ConnectionError):
             raise HelperDied(
                 errno.EPIPE, 'the privileged helper ended during the call; '
                 'the log of the kernel may say why') from None

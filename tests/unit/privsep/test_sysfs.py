@@ -329,7 +329,7 @@ class CallTest(base.BaseTestCase):
             time.sleep(0.05)
             context.channel = types.SimpleNamespace(
                 running=True, close=lambda: None,
-                reader_thread=threading.current_thread())
+                reader_thread=threading.main_thread())
 
         def call():
             begin.wait()
