@@ -320,10 +320,11 @@ class LifecycleMixin(service.ServiceMixin):
     def power_on(self, context: nova_types.Context,
                  instance: nova_types.Instance, *args: object,
                  **kwargs: object) -> None:
-        """Start a guest with its devices ready."""
+        """Start a guest with its devices ready, as a hard reboot does."""
         with self._gpu_working(instance):
             self._gpu_restore(instance)
             super().power_on(context, instance, *args, **kwargs)
+            self._gpu_release_unused(instance)
 
     def resume_state_on_host_boot(
             self, context: nova_types.Context, instance: nova_types.Instance,

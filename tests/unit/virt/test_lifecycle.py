@@ -317,17 +317,24 @@ class WorkingTest(base.DriverTestCase):
     def test_attachments_at_rest_are_of_the_current_role(self):
         self.assertEqual(1, len(self.driver.gpu_attachments(self.instance)))
 
-    def test_hard_reboot_alone_releases_what_a_failed_move_left(self):
-        for kind, releases in (('SOFT', False), ('HARD', True)):
-            self.driver.reboot(None, self.instance, None, kind)
-            self.assertIs(releases, self.release_unused.called)
+    def test_guest_made_anew_has_what_a_failed_move_left_released(self):
+        # Nova's fake driver reboots by power_on; libvirt's does not.
+        self.useFixture(fixtures.MockPatch('nova.virt.fake.FakeDriver.reboot'))
+        for calls, method, args in ((0, 'reboot', (None, 'SOFT')),
+                                    (1, 'reboot', (None, 'HARD')),
+                                    (2, 'power_on', (None,))):
+            getattr(self.driver, method)(None, self.instance, *args)
+            self.assertEqual(calls, self.release_unused.call_count)
 
-    def test_hard_reboot_succeeds_though_the_release_fails(self):
+    def test_guest_is_started_though_the_release_fails(self):
+        self.useFixture(fixtures.MockPatch('nova.virt.fake.FakeDriver.reboot'))
         self.release_unused.side_effect = RuntimeError('no database')
         reconcile = self.useFixture(fixtures.MockPatchObject(
             self.tracker, 'request_reconcile')).mock
-        self.driver.reboot(None, self.instance, None, 'HARD')
-        reconcile.assert_called_once_with()
+        for calls, method, args in ((1, 'reboot', (None, 'HARD')),
+                                    (2, 'power_on', (None,))):
+            getattr(self.driver, method)(None, self.instance, *args)
+            self.assertEqual(calls, reconcile.call_count)
 
     def test_reboot_that_fails_releases_nothing(self):
         self.useFixture(fixtures.MockPatch(

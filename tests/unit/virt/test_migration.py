@@ -425,9 +425,11 @@ class LateActivationTest(MigrationCase):
     def reboot(self):
         self.driver.reboot(None, self.instance, None, 'HARD')
 
+    def start(self):
+        self.driver.power_on(None, self.instance, None)
+
     def test_claim_is_activated_before_the_guest_is_started(self):
-        for start in (self.reboot, lambda: self.driver.power_on(
-                None, self.instance, None)):
+        for start in (self.reboot, self.start):
             start()
         self.assertEqual([(2, 2)] * 2, self.seen)
 
@@ -441,6 +443,10 @@ class LateActivationTest(MigrationCase):
 
     def test_usage_begins_with_a_rebuild(self):
         self.rebuild()
+        self.assert_used()
+
+    def test_usage_begins_with_a_start(self):
+        self.start()
         self.assert_used()
 
     def assert_used(self):
