@@ -71,6 +71,8 @@ def call(entrypoint: Callable[..., T], *args: object) -> T:
     try:
         return entrypoint(*args)
     except comm.PrivsepTimeout:
+        if sys_admin_pctxt.client_mode and not _is_connected():
+            raise _helper_died() from None
         raise TimeoutError(
             errno.ETIMEDOUT,
             f'the kernel did not answer within {TIMEOUT} s') from None
@@ -78,10 +80,25 @@ def call(entrypoint: Callable[..., T], *args: object) -> T:
         # An error of the kernel has a number. oslo.privsep raises one without,
         # or cannot write to the daemon.
         if exc.errno is None or isinstance(exc, ConnectionError):
-            raise HelperDied(
-                errno.EPIPE, 'the privileged helper ended during the call; '
-                'the log of the kernel may say why') from None
+            raise _helper_died() from None
         raise
+
+
+def _helper_died() -> HelperDied:
+    return HelperDied(
+        errno.EPIPE, 'the privileged helper ended during the call; the log of '
+        'the kernel may say why')
+
+
+def _is_connected() -> bool:
+    """Return whether the daemon has been started and is not known to be gone.
+
+    The thread that reads from it ends with an error, without a note in
+    "running" and to those that wait, if the kernel reset the connection.
+    """
+    channel = sys_admin_pctxt.channel
+    return bool(channel is not None and channel.running
+                and channel.reader_thread.is_alive())
 
 
 def _start() -> None:
@@ -91,11 +108,7 @@ def _start() -> None:
     """
     # Another thread must not stop the daemon that this one has started.
     with _starting:
-        channel = sys_admin_pctxt.channel
-        # The thread that reads from the daemon ends with an error, without a
-        # note in "running", if the kernel reset the connection.
-        if (channel is not None and channel.running
-                and channel.reader_thread.is_alive()):
+        if _is_connected():
             return
         try:
             sys_admin_pctxt.stop()

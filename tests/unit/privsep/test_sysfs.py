@@ -298,24 +298,40 @@ class CallTest(base.BaseTestCase):
                     '/', 'x', '')
                 self.assertIn('exited non-zero', exc.strerror)
 
-    def test_helper_that_died_with_an_unread_call_is_started_again(self):
-        # The kernel resets the connection then, instead of ending it.
+    def connected(self):
+        """Connect to a daemon that reads nothing; return how to end it."""
         ours, its = socket.socketpair()
         self.addCleanup(ours.close)
         # The thread of the channel ends with an error.
         self.useFixture(fixtures.MockPatch('threading.excepthook'))
         channel = comm.ClientChannel(ours)
-        ours.sendall(b'x')
-        its.close()
-        channel.reader_thread.join(patience.LONG)
         context = privsep.sys_admin_pctxt
         self.useFixture(fixtures.MockPatchObject(context, 'channel', channel))
         self.useFixture(fixtures.MockPatchObject(
             context, 'client_mode', True))
+
+        def end():
+            # With something unread, the kernel resets the connection.
+            ours.sendall(b'x')
+            its.close()
+            channel.reader_thread.join(patience.LONG)
+        return end
+
+    def test_helper_that_died_with_an_unread_call_is_started_again(self):
+        self.connected()()
         start = self.useFixture(fixtures.MockPatchObject(
-            context, 'start')).mock
+            privsep.sys_admin_pctxt, 'start')).mock
         self.assertEqual('done', privsep.call(lambda: 'done'))
         start.assert_called_once_with()
+
+    def test_helper_that_dies_while_a_call_waits_unread(self):
+        end = self.connected()
+
+        def call():
+            end()
+            # Nobody tells those that wait: their time passes.
+            raise comm.PrivsepTimeout
+        self.assertRaises(privsep.HelperDied, privsep.call, call)
 
     def test_helper_that_died_is_started_once_for_all_threads(self):
         context = privsep.sys_admin_pctxt
