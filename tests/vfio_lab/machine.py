@@ -54,6 +54,9 @@ META = 'linux-image-amd64'
 # Debian builds none of samples/vfio-mdev.
 MDEVS = ('mbochs', 'mtty')
 DISK = 16 * 1024 ** 3
+# Of a display: the least that QEMU offers. VFIO writes and reads four bytes at
+# a time, which takes most of a cleaning where a CPU is emulated.
+MEMORY_MIB = 4
 DISPLAY_ROM = pathlib.Path('/usr/share/seabios/vgabios-bochs-display.bin')
 # Where the guest mounts something of its own (INIT, guest_init.bash).
 # Labels that firmware gives to functions at the addresses that SeaBIOS gives
@@ -252,18 +255,19 @@ def devices(rom: pathlib.Path | None = None) -> list[str]:
 
     :param rom: option ROM of the first display; None: its own
     """
-    first = 'bochs-display' if rom is None else f'bochs-display,romfile={rom}'
+    display = f'bochs-display,vgamem={MEMORY_MIB}M'
+    first = display if rom is None else f'{display},romfile={rom}'
     arguments = [
         'intel-iommu,intremap=on,caching-mode=on',
         'pxb-pcie,id=pxb0,bus_nr=32,numa_node=0,bus=pcie.0',
         'pxb-pcie,id=pxb1,bus_nr=128,numa_node=1,bus=pcie.0',
         'nvme-subsys,id=subsys0']
-    devices = [('pxb0', first), ('pxb0', 'bochs-display'),
+    devices = [('pxb0', first), ('pxb0', display),
                ('pxb0', 'nvme,serial=n0,subsys=subsys0,sriov_max_vfs=4,'
                         'sriov_vq_flexible=8,sriov_vi_flexible=4,'
                         'max_ioqpairs=12,msix_qsize=9'),
-               ('pxb1', 'bochs-display'), ('pxb1', 'bochs-display'),
-               ('pxb1', 'bochs-display,multifunction=on', 'ich9-intel-hda')]
+               ('pxb1', display), ('pxb1', display),
+               ('pxb1', f'{display},multifunction=on', 'ich9-intel-hda')]
     for number, (bus, *models) in enumerate(devices, start=1):
         arguments += [
             f'pcie-root-port,id=rp{number},bus={bus},chassis={number},'
@@ -463,6 +467,12 @@ def wait_for(process: subprocess.Popen[bytes],
                 f'The guest hung: it gave no beat for {BEAT_TIMEOUT} s')
 
 
+def end_with_sigterm() -> None:
+    """Let SIGTERM leave the contexts, which end QEMU and remove its files."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 if __name__ == '__main__':
+    end_with_sigterm()
     sys.exit(run([list(words) for then, words in itertools.groupby(
         sys.argv[1:], '--then'.__eq__) if not then]))

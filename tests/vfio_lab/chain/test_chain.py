@@ -22,6 +22,7 @@ import glob
 import os
 import pathlib
 import re
+import sys
 import time
 import traceback
 import typing
@@ -42,6 +43,7 @@ from nova.virt.libvirt import utils as libvirt_utils
 from gpgpu_plugin import privsep
 from tests.functional_libvirt import libvirtd
 from tests.vfio_lab import lab
+from tests.vfio_lab import machine
 
 # Before Nova's fixtures replace them by ones that refuse /sys.
 _ORIGINALS = {'builtins.open': builtins.open, 'os.listdir': os.listdir,
@@ -71,10 +73,14 @@ class ChainTest(cloud.GpuCloud):
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': ''}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
         ('BOCHS', '--vendor', '1234', '--device', '1111', '--cleaning-policy',
-         'scrub', '--memory-mib', '16'),)
+         'scrub', '--memory-mib', str(machine.MEMORY_MIB)),)
 
     def setUp(self) -> None:
         lab.require(self)
+        # A thread that waits for Python's lock wakes up every 5 ms otherwise,
+        # in which another one gets nothing done here.
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(0.005 * SLOWNESS)
         # At once: the machine may be ended before all that runs is stopped.
         self.addOnException(
             lambda exc_info: traceback.print_exception(*exc_info))

@@ -24,9 +24,11 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.privsep import vfio_device
 from tests.vfio_lab import kept
 from tests.vfio_lab import lab
+from tests.vfio_lab import machine
 
 SECRET = b'TENANT-A-SECRET-WEIGHTS'
-PLACE = 5 * 1024 ** 2
+SIZE = machine.MEMORY_MIB * 1024 ** 2
+PLACE = 3 * 1024 ** 2
 
 
 class CleaningCase(lab.LabTestCase):
@@ -45,7 +47,7 @@ class CleaningCase(lab.LabTestCase):
         return host_base.HostDevice(
             assignment_uuid=assignment, stable_id=self.gpu.id,
             address=self.gpu.address, cleaning=f'of {assignment}',
-            steps=cleaning.steps_of(policy), memory_mib=16)
+            steps=cleaning.steps_of(policy), memory_mib=machine.MEMORY_MIB)
 
     def memory(self, data: bytes | None = None) -> bytes:
         """Write into the memory of the GPU as a guest does, and read it."""
@@ -105,7 +107,7 @@ class MemoryTest(CleaningCase):
         verdict = self.cleaned('scrub')
         self.assertTrue(verdict.passed, verdict.evidence)
         facts = {result.step: result.facts for result in verdict.results}
-        self.assertEqual(16 * 1024 ** 2, facts['scrub']['bytes_verified'])
+        self.assertEqual(SIZE, facts['scrub']['bytes_verified'])
         self.assertEqual({'marks': 64, 'places': 64, 'found': 0},
                          facts['canary'])
         self.assertEqual(bytes(len(SECRET)), self.read_by_next_tenant())
@@ -117,7 +119,7 @@ class MemoryTest(CleaningCase):
             assignment_uuid='a', stable_id=device.stable_id,
             address=device.address, cleaning='of a', steps=device.steps,
             memory_mib=80 * 1024))
-        self.assertIn('scrub inapplicable: 16777216 of 85899345920 bytes',
+        self.assertIn(f'scrub inapplicable: {SIZE} of 85899345920 bytes',
                       verdict.evidence)
         self.clean(self.device('a', 'reset-only'))
 

@@ -35,23 +35,25 @@ from gpgpu_plugin.virt import scrub_guest
 from tests.fixtures import patience
 from tests.functional_libvirt import libvirtd
 from tests.vfio_lab import lab
+from tests.vfio_lab import machine
 from tests.vfio_lab.first_boot import test_cleaning
 
 IMAGE = pathlib.Path('/out/scrub-guest')
-MIB = 1024 ** 2
+SIZE = machine.MEMORY_MIB * 1024 ** 2
 POLICY = 'reset+scrub-guest+settings+canary'
 # Its kernel boots in a minute on a busy machine. This is less than
 # machine.SILENCE, so that a test fails if the guest of the guest hangs.
 SECONDS = 600.0
 
-# A program of somebody else, which claims more than it did, and less.
+# A program of somebody else, which claims more than it did, and less than all
+# of SIZE.
 PROGRAM = """#!/bin/sh
 printf '\n{"nonce": "%032d", "vendor": "1234", "device": "1111", ' 0 \
     >/dev/console
-printf '"memory_bytes": 16777216, "verified_bytes": 16777216, ' >/dev/console
+printf '"memory_bytes": 4194304, "verified_bytes": 4194304, ' >/dev/console
 printf '"seconds": 1, "program": "/scrub", "detail": "all"}\n' >/dev/console
 echo "with $GPGPU_MEMORY_MIB MiB at $GPGPU_ADDRESS"
-echo 'memory_bytes=16777216 verified_bytes=16777215 by "somebody"'
+echo 'memory_bytes=4194304 verified_bytes=4194303 by "somebody"'
 """
 
 
@@ -107,7 +109,7 @@ class ScrubGuestTest(ScrubGuestCase):
             verdict = self.cleaned(POLICY)
         self.assertTrue(verdict.passed, verdict.evidence)
         facts = self.result(verdict).facts
-        self.assertEqual((16 * MIB, 16 * MIB), (
+        self.assertEqual((SIZE, SIZE), (
             facts['bytes_verified'], facts['bytes_of_memory']))
         self.assertEqual('/bin/scrub-bar', facts['program'])
         self.assertEqual(['reset', 'scrub-guest', 'settings', 'canary'],
@@ -152,7 +154,7 @@ class ScrubGuestTest(ScrubGuestCase):
         result = self.result(verdict)
         # Not the line that has another nonce, and which came first.
         self.assertEqual(cleaning.Outcome.FAILED, result.outcome)
-        self.assertIn('1 of 16777216 bytes did not keep', result.reason)
+        self.assertIn(f'1 of {SIZE} bytes did not keep', result.reason)
         self.assertEqual(('/scrub', 'by somebody'), (
             result.facts['program'], result.facts['detail']))
         self.clear()
