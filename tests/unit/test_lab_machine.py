@@ -18,6 +18,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 
 import fixtures
 from oslotest import base
@@ -103,6 +104,30 @@ class HangTest(base.BaseTestCase):
         self.assertEqual(-signal.SIGKILL, self.wait_for('exec sleep 600'))
 
 
+_PROGRAM = """
+import pathlib, subprocess
+from tests.vfio_lab import machine
+machine.end_with_sigterm()
+with subprocess.Popen(['sleep', '600']) as process:
+    try:
+        print(process.pid, flush=True)
+        machine.wait_for(process, [], pathlib.Path('beats'))
+    finally:
+        process.kill()
+"""
+
+
+class EndTest(base.BaseTestCase):
+
+    def test_sigterm_ends_the_emulator_too(self):
+        with subprocess.Popen([sys.executable, '-c', _PROGRAM], text=True,
+                              stdout=subprocess.PIPE) as program:
+            emulator = int(program.stdout.readline())
+            program.terminate()
+            self.assertEqual(143, program.wait())
+        self.assertRaises(ProcessLookupError, os.kill, emulator, 0)
+
+
 class CheckoutTest(base.BaseTestCase):
     """Checkouts in folders over which the guest mounts something."""
 
@@ -134,8 +159,8 @@ class CheckoutTest(base.BaseTestCase):
             path for path in self.mounted()
             # Else it is in another one.
             if os.path.dirname(path) == '/'})
-        self.assertEqual({'/dev/pts', '/dev/shm', *machine.HIDDEN},
-                         self.mounted())
+        self.assertEqual({'/dev/pts', '/dev/shm', '/etc/libvirt/qemu',
+                          *machine.HIDDEN}, self.mounted())
 
     def test_checkout_below_tmp_runs(self):
         self.assertEqual((0, '', True), self.run_in(

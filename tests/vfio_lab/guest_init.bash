@@ -21,6 +21,9 @@ mkdir -m 1777 "$TMPDIR"
 mkdir -p /dev/pts /dev/shm /out /lib/modules
 mount -t devpts devpts /dev/pts 2>/dev/null
 mount -t tmpfs tmpfs /dev/shm
+# The libvirt of this machine may have domains, which its guest has not.
+mkdir -p /etc/libvirt/qemu
+mount -t tmpfs tmpfs /etc/libvirt/qemu
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,access=any \
     labout /out

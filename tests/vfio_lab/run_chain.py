@@ -45,4 +45,5 @@ def main(runs: int = 1, needed: int = 1) -> int:
 
 
 if __name__ == '__main__':
+    machine.end_with_sigterm()
     sys.exit(main(*(int(argument) for argument in sys.argv[1:])))
