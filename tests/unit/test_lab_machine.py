@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of the lab's machine: crashes of QEMU, folders of the guest."""
+"""Tests of the lab's machine: how QEMU ends, folders of the guest."""
 
 import contextlib
 import io

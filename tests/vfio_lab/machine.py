@@ -58,11 +58,11 @@ DISK = 16 * 1024 ** 3
 # a time, which takes most of a cleaning where a CPU is emulated.
 MEMORY_MIB = 4
 DISPLAY_ROM = pathlib.Path('/usr/share/seabios/vgabios-bochs-display.bin')
-# Where the guest mounts something of its own (INIT, guest_init.bash).
 # Labels that firmware gives to functions at the addresses that SeaBIOS gives
 # them: a bifurcated slot, and a device on the mainboard.
 SLOT, IN_SLOT = 'LAB SLOT 1', ('0000:21:00.0', '0000:22:00.0')
 ONBOARD, NVME = 'LAB DISK', '0000:23:00.0'
+# Where the guest mounts something of its own (INIT, guest_init.bash).
 HIDDEN = ('/dev', '/out', '/proc', '/run', '/sys')
 SCRUB_GUEST = HERE.parents[1] / 'tools/scrub-guest/build'
 CPU = 'Nehalem'
