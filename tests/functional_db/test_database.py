@@ -582,14 +582,14 @@ del OfferBesideClaims, PurgeBesideLock, RepeatedBesideLocks
 del RetireBesideClaim, _mixin
 
 
-class JITTest(PostgreSQLMixin, base.ConductorTestCase):
+class PostgreSQLJITTest(PostgreSQLMixin, base.ConductorTestCase):
 
     def test_postgresql_compiles_no_expressions(self):
         with self.db.reader() as session:
             self.assertEqual('off', session.scalar(sa.text('SHOW jit')))
 
 
-class NameTest(MariaDBMixin, base.ConductorTestCase):
+class MariaDBNameTest(MariaDBMixin, base.ConductorTestCase):
     """MariaDB compares names without case and without blanks at the end."""
 
     def test_host_by_another_name_does_not_exist(self):

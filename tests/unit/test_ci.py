@@ -11,13 +11,17 @@
 #    under the License.
 """Tests of .ci/run's own functions."""
 
+import pathlib
 import re
 import subprocess
 
+import fixtures
 from oslotest import base
 
 from tests.fixtures import patience
 from tests.unit import test_meta
+
+_TEXT = (test_meta.TOP / '.ci/run').read_text()
 
 # As tox does, it ends what it has started, and dies before that does.
 _PARENT = """
@@ -29,9 +33,13 @@ wait
 
 def _functions(*names):
     """Return the text of functions of .ci/run."""
-    text = (test_meta.TOP / '.ci/run').read_text()
-    return [re.search(rf'^{name}\(\) \{{.*?^\}}$', text, re.M | re.S)[0]
+    return [re.search(rf'^{name}\(\) \{{.*?^\}}$', _TEXT, re.M | re.S)[0]
             for name in names]
+
+
+def _tables():
+    """Return the halves of the heavy stages, and what the stages test."""
+    return re.search(r'^declare -A half=.*?^\)$.*?^\)$', _TEXT, re.M | re.S)[0]
 
 
 class EndTest(base.BaseTestCase):
@@ -68,6 +76,82 @@ class SecondsLeftTest(base.BaseTestCase):
 
     def test_stage_after_the_limit_ends_at_once(self):
         self.assertEqual(1, self._seconds_left(5001))
+
+
+class DueTest(base.BaseTestCase):
+    """Which heavy stages a commit runs."""
+
+    def setUp(self):
+        super().setUp()
+        self.clone = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self._run('git init -q')
+        self.commits = 0
+        while self.commits < 30:
+            self.commit('README.md')
+
+    def _run(self, script):
+        return subprocess.run(
+            ['bash', '-c', 'set -euo pipefail\n' + script], text=True,
+            cwd=self.clone, stdout=subprocess.PIPE, check=True).stdout
+
+    def commit(self, path):
+        self.commits += 1
+        file = self.clone / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(self.commits))
+        self._run('git add . && git -c user.name=n -c user.email=e '
+                  'commit -qm "component: change"')
+
+    def due(self, all_=''):
+        """Return the heavy stages that run, with the reason of each."""
+        printed = self._run('\n'.join((
+            f'all={all_}', _tables(), *_functions('due', 'cause'),
+            'for name in "${!half[@]}" pep8; do due "$name" || true; done')))
+        return dict(re.findall(r'^=== (\S+) \(of \w+ commits\): (runs.*)$',
+                               printed, re.M))
+
+    def test_two_commits_in_a_row_run_each_stage_once(self):
+        even = self.due()
+        self.commit('README.md')
+        odd = self.due()
+        self.assertEqual({'runs, as commit 30 is even'}, set(even.values()))
+        self.assertEqual({'runs, as commit 31 is odd'}, set(odd.values()))
+        self.assertEqual(set(), set(even) & set(odd))
+        self.assertEqual(set(self.due(all_='yes')), set(even) | set(odd))
+
+    def test_stage_runs_for_20_commits_after_what_it_tests_was_touched(self):
+        self.commit('tests/vfio_lab/nested/test_scrub_guest.py')
+        for _ in range(19):
+            self.commit('README.md')
+        self.assertEqual(
+            'runs, since a commit of the last 20 changes '
+            'tests/vfio_lab/nested/test_scrub_guest.py',
+            self.due()['vfio-nested'])
+        self.assertNotIn('mariadb', self.due())
+        self.commit('README.md')
+        self.commit('README.md')
+        self.assertNotIn('vfio-nested', self.due())
+
+    def test_all_run_where_the_history_is_missing(self):
+        everything = set(self.due(all_='yes'))
+        (self.clone / '.git/shallow').write_text(
+            self._run('git rev-parse HEAD'))
+        self.assertEqual(everything, set(self.due()))
+        self._run('rm -rf .git')
+        self.assertEqual(everything, set(self.due()))
+
+    def test_stages_have_what_they_test(self):
+        """Each path in the table exists, so that no rename is forgotten."""
+        tested = dict(re.findall(r'^    \[([a-z-]+)\]="(.*)"$', _tables(), re.M))
+        self.assertEqual(set(self.due(all_='yes')), set(tested))
+        files = subprocess.run(
+            ['git', 'ls-files'], text=True, cwd=test_meta.TOP, check=True,
+            stdout=subprocess.PIPE).stdout
+        for name, pattern in tested.items():
+            # Alternatives in parentheses are one.
+            for part in re.split(r'\|(?![^(]*\))', pattern):
+                part = part.replace('$p', 'gpgpu_plugin')
+                self.assertTrue(re.search(part, files, re.M), (name, part))
 
 
 def _lives(pid):
