@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the table and the JSON of benchmarks."""
 
+import functools
 import json
 import pathlib
 import re
@@ -18,6 +19,7 @@ import re
 import fixtures
 from oslotest import base
 
+from bench import __main__ as main
 from bench import report
 
 SLOW = report.Row(what='claims', unit='1/s', ours=50.0, peer=10.0,
@@ -70,6 +72,46 @@ class OutputTest(base.BaseTestCase):
              'goal': '>= 10 x', 'met': False, 'note': 'peer: x'}, slow)
         self.assertEqual((1000, True), (fast['limit'], fast['met']))
         self.assertEqual((None, None), (bare['goal'], bare['met']))
+
+
+class MainTest(base.BaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream('out')).stream
+        for name in ('stdout', 'stderr'):
+            self.useFixture(fixtures.MonkeyPatch(f'sys.{name}', self.out))
+        self.ran = []
+        benchmarks = {name: functools.partial(self.measure, name)
+                      for name in ('lists', 'reports', 'scan')}
+        self.useFixture(fixtures.MonkeyPatch(
+            'bench.__main__.BENCHMARKS', benchmarks))
+
+    def measure(self, name):
+        self.ran.append(name)
+        if name == 'reports':
+            raise ValueError('broken')
+        return report.Result(name=name, rows=(BARE,))
+
+    def printed(self):
+        self.out.seek(0)
+        return self.out.read()
+
+    def test_failed_benchmark_loses_no_results_of_those_before(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'bench.__main__._is_there', lambda need: True))
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'json')
+        self.assertRaises(ValueError, main.main, ['--json', str(path)])
+        self.assertEqual(['lists'], [
+            row['benchmark'] for row in json.loads(path.read_text())])
+        self.assertIn('lists', self.printed())
+
+    def test_nothing_is_measured_if_something_is_missing(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'bench.__main__._NEEDS', {'scan': ('no-such-program',)}))
+        self.assertRaises(SystemExit, main.main, [])
+        self.assertEqual([], self.ran)
+        self.assertIn('no-such-program', self.printed())
 
 
 class NamesTest(base.BaseTestCase):
