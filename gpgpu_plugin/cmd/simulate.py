@@ -68,7 +68,7 @@ class Simulate(base.Command, lister.Lister):
             help='number of GPUs that all requests together request, as a '
                  'multiple of the GPUs of the cloud (default: %(default)s)')
         parser.add_argument(
-            '--seed', default=['42'], nargs='+', metavar='N',
+            '--seed', nargs='+', action='extend', metavar='N',
             help='seed of the order of hosts and requests, one row for each '
                  '(default: 42)')
         parser.add_argument(
@@ -83,7 +83,7 @@ class Simulate(base.Command, lister.Lister):
                 field='--policy', value=parsed_args.policy,
                 expected='one of ' + ', '.join(policies.NAMES))
         load = _load(parsed_args.load)
-        seeds = [_seed(text) for text in parsed_args.seed]
+        seeds = [_seed(text) for text in parsed_args.seed or ['42']]
         tables = [(text, _table(text))
                   for text in parsed_args.link_partitions]
         hosts = trace.hosts(_lines(parsed_args.nodes), parsed_args.nodes)

@@ -49,6 +49,11 @@ class SimulateTest(base.BaseTestCase):
                 '--policy', policy, *arguments])
         return code, out.getvalue(), err.getvalue()
 
+    def test_seed_can_be_repeated(self) -> None:
+        _, out, _ = self.run_command(
+            '--seed', '1', '--seed', '2', '3', '-f', 'json')
+        self.assertEqual([1, 2, 3], [row['seed'] for row in json.loads(out)])
+
     def test_row_for_each_seed(self) -> None:
         code, out, _ = self.run_command('--seed', '1', '2', '-f', 'json')
         rows = json.loads(out)
