@@ -145,6 +145,9 @@ class Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
     # So that the end of the server waits for its threads, and a second server
     # on the same port is refused.
     daemon_threads, allow_reuse_port = False, False
+    # Connections that arrive while the thread is busy; five by default, and
+    # the kernel lets a client whose connection it drops wait for a second.
+    request_queue_size = 256
 
     def __init__(self, address: Address, handler: type[Handler],
                  connections: int) -> None:

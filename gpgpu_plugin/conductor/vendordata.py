@@ -39,6 +39,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import claim as claim_obj
 
@@ -49,8 +50,9 @@ OPTION = '[gpgpu] vendordata_bind'
 PATIENCE = 2.0
 """Seconds for which a request waits for the database. Nova waits for 5."""
 
-CONNECTIONS = 64
-"""Connections at once; more are closed without an answer."""
+CONNECTIONS = 256
+"""Connections at once; more are closed without an answer. Many servers may
+boot at the same time, and few of their requests are read at once."""
 
 LARGEST = 1 << 20
 """Bytes of a request. Nova sends the user data, which has up to 64 KiB."""
@@ -72,9 +74,9 @@ def gpus(db: api.Database, instance_uuid: str,
     :param project_id: of the instance; those of another one are left out
     """
     with db.reader() as session:
-        rows = _of_guest(
+        rows = _of_guest(session, [
             row for row in assignment_db.of_instance(session, instance_uuid)
-            if row.project_id == project_id)
+            if row.project_id == project_id])
         kinds: dict[_Kind, list[str | None]] = {}
         for row in rows:
             kinds.setdefault(_kind(session, row), []).append(
@@ -94,20 +96,26 @@ def _addresses(places: Collection[str | None]) -> dict[str, object]:
         json.loads(place) for place in places if place)}
 
 
-def _of_guest(found: Iterable[models.Assignment]) -> list[models.Assignment]:
+def _of_guest(session: orm.Session, found: Iterable[models.Assignment],
+              ) -> list[models.Assignment]:
     """Return the assignments of an instance's guest, which are of one claim.
 
     An instance has two sets of devices while it moves. Those of a resize's
     destination are the guest's from the moment they are activated, right
     before the guest is created there; those of a build or evacuation from the
-    claim on. The newest of such claims counts.
+    claim on. The newest of such claims counts. But nothing is evacuated from
+    a host that calls: until the claim is activated, a usage on such a host
+    goes on.
     """
-    rows = [row for row in found if row.lease_expires_at is None
-            or row.role == claim_obj.ClaimRole.INSTANCE]
-    newest = max(rows, key=lambda row: row.id, default=None)
-    return [row for row in rows if newest is not None
-            and (row.host_id, row.migration_uuid) == (
-                newest.host_id, newest.migration_uuid)]
+    rows = sorted((row for row in found if row.lease_expires_at is None
+                   or row.role == claim_obj.ClaimRole.INSTANCE),
+                  key=lambda row: row.id)
+    if rows and rows[-1].lease_expires_at is not None:
+        used = usage_db.going_on(
+            session, [row.uuid for row in rows], rows[-1].claimed_at)
+        rows = [row for row in rows if row.uuid in used] or rows
+    return [row for row in rows if (row.host_id, row.migration_uuid) == (
+        rows[-1].host_id, rows[-1].migration_uuid)]
 
 
 def _kind(session: orm.Session, row: models.Assignment) -> _Kind:

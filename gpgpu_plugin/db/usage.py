@@ -167,6 +167,21 @@ def resume(session: orm.Session, host_id: int,
     return sorted({row.instance_uuid for row in found})
 
 
+def going_on(session: orm.Session, uuids: Collection[str],
+             heard_after: datetime.datetime) -> set[str]:
+    """Return those of some assignments whose usage has not ended.
+
+    :param heard_after: only of hosts that called after this time (UTC)
+    """
+    since = heard_after.replace(tzinfo=datetime.UTC).timestamp() + 1
+    return set(session.scalars(
+        sa.select(TABLE.c.assignment_uuid)
+        .join(_ASSIGNMENTS, _ASSIGNMENTS.c.uuid == TABLE.c.assignment_uuid)
+        .join(_HOSTS, _HOSTS.c.id == _ASSIGNMENTS.c.host_id)
+        .where(TABLE.c.assignment_uuid.in_(uuids), TABLE.c.ended_at.is_(None),
+               _HOSTS.c.heard_at > since)))
+
+
 def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
     """Complete the usage of ended assignments.
 

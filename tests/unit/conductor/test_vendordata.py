@@ -16,6 +16,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 import uuid
 
 import fixtures
@@ -24,6 +25,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import vendordata
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
 from tests.fixtures import patience
@@ -115,6 +117,22 @@ class GPUsTest(base.ConductorTestCase):
         self.build(1, 'h2')
         self.assertEqual([1], self.shown())
 
+    def test_claim_of_another_host_shows_nothing_while_the_guest_runs(self):
+        """An evacuation failed, or the host claimed for another's instance."""
+        self.report_second_host()
+        hosts.begin(self.db, 'h2', base.node_uuid('h2'))
+        claims.activate(self.db, base.uuids(self.build(2)))
+        new = base.uuids(self.build(1, 'h2'))
+        with self.db.reader() as session:
+            host_id = host_db.get(session, 'h1').id
+        # Until the host calls, the instance may leave it.
+        self.assertEqual([1], self.shown())
+        self.db.write(lambda session: host_db.heard(
+            session, host_id, time.time() + 5))
+        self.assertEqual([2], self.shown())
+        claims.activate(self.db, new)
+        self.assertEqual([1], self.shown())
+
 
 class EndpointTest(base.ConductorTestCase):
 
@@ -131,16 +149,23 @@ class EndpointTest(base.ConductorTestCase):
         self.port = self.subject.start(self.db).port
         self.addCleanup(self.subject.stop)
 
-    def ask(self, body=None, credentials='nova:s:3', scheme='Basic',
-            method='POST'):
+    def connect(self):
         connection = http.client.HTTPConnection(
             '127.0.0.1', self.port, timeout=patience.LONG)
         self.addCleanup(connection.close)
+        return connection
+
+    def send(self, connection, body=None, credentials='nova:s:3',
+             scheme='Basic', method='POST'):
         text = body if isinstance(body, str) else json.dumps(body or {
             'instance-id': INSTANCE, 'project-id': 'p1'})
         connection.request(method, '/', text, headers={
             'Authorization': f'{scheme} ' + base64.b64encode(
                 credentials.encode()).decode()} if credentials else {})
+
+    def ask(self, *args, **kwargs):
+        connection = self.connect()
+        self.send(connection, *args, **kwargs)
         return connection.getresponse()
 
     def test_answer_has_the_gpus(self):
@@ -151,6 +176,20 @@ class EndpointTest(base.ConductorTestCase):
         self.assertEqual(200, answer.status)
         self.assertEqual({'gpus': [{**WHOLE, 'count': 1}]},
                          json.loads(answer.read()))
+
+    def test_many_requests_at_once_are_answered(self):
+        """As when many servers boot; all connect before one is answered."""
+        for name in ('http_server.Handler.timeout', 'http_server.LONGEST',
+                     'vendordata.PATIENCE'):
+            self.useFixture(fixtures.MonkeyPatch(
+                f'gpgpu_plugin.conductor.{name}', patience.LONG))
+        many = [self.connect() for _ in range(200)]
+        for connection in many:
+            connection.connect()
+        for connection in many:
+            self.send(connection)
+        self.assertEqual({200}, {
+            connection.getresponse().status for connection in many})
 
     def test_strangers_get_nothing(self):
         for credentials, scheme in (
