@@ -127,8 +127,6 @@ class Requests:
 def _uuid(instance: str) -> str | None:
     """Return the UUID of an instance as Nova writes it.
 
-    MariaDB compares them without case.
-
     :returns: None: it is no UUID; the database might refuse it with all others
     """
     try:

@@ -55,12 +55,7 @@ _LOCK_ROW = (sa.select(models.Lock)
 
 def find(session: orm.Session, name: str) -> models.Host | None:
     """Return the live host of a name, not locked."""
-    return _exact(session.scalar(_FIND, {'name': name}), name)
-
-
-def _exact(host: models.Host | None, name: str) -> models.Host | None:
-    """Return the host if it has the name; MariaDB compares without case."""
-    return host if host is not None and host.name == name else None
+    return session.scalar(_FIND, {'name': name})
 
 
 def get(session: orm.Session, name: str) -> models.Host:
@@ -89,11 +84,10 @@ def last_generation(session: orm.Session, name: str, node_uuid: str) -> int:
 
 def was_draining(session: orm.Session, name: str) -> bool:
     """Return whether a host was being drained when it was deleted."""
-    last = _exact(session.scalar(
-        sa.select(models.Host)
+    return session.scalar(
+        sa.select(models.Host.draining)
         .where(models.Host.name == name, models.Host.deleted != 0)
-        .order_by(models.Host.id.desc()).limit(1)), name)
-    return last is not None and last.draining
+        .order_by(models.Host.id.desc()).limit(1)) or False
 
 
 def lock(session: orm.Session, name: str) -> models.Host | None:
@@ -102,7 +96,7 @@ def lock(session: orm.Session, name: str) -> models.Host | None:
     Must be the transaction's first statement (see db.api).
     """
     found = _lock(session, _LOCK, {'name': name})
-    return _exact(found[0] if found else None, name)
+    return found[0] if found else None
 
 
 def lock_ids(session: orm.Session, ids: Sequence[int], *,

@@ -65,9 +65,7 @@ def lock(session: orm.Session, name: str) -> LastReport | None:
     missing there (adoption.unknown) merely causes the report to be stored.
     """
     row = session.connection().execute(_LOCK, {'host': name}).first()
-    found = LastReport(*row) if row is not None else None
-    # MariaDB compares without case.
-    return found if found is not None and found.name == name else None
+    return LastReport(*row) if row is not None else None
 
 
 def repeat(session: orm.Session, last: LastReport, number: int,

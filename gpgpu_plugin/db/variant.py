@@ -73,8 +73,7 @@ def get(session: orm.Session, name: str) -> models.Variant:
     """
     row = session.scalar(
         sa.select(models.Variant).where(models.Variant.name == name))
-    # MariaDB compares without case.
-    if row is None or row.name != name:
+    if row is None:
         raise exception.NotFound(kind='variant', name=name)
     return row
 

@@ -36,6 +36,7 @@ from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import purge
@@ -590,7 +591,7 @@ class PostgreSQLJITTest(PostgreSQLMixin, base.ConductorTestCase):
 
 
 class MariaDBNameTest(MariaDBMixin, base.ConductorTestCase):
-    """MariaDB compares names without case and without blanks at the end."""
+    """MariaDB compares names exactly, as the other databases do."""
 
     def test_host_by_another_name_does_not_exist(self):
         for name in ('H1', 'h1 '):
@@ -611,6 +612,18 @@ class MariaDBNameTest(MariaDBMixin, base.ConductorTestCase):
             exception.Conflict, hosts.store, self.db,
             base.scan(base.EIGHT, host='H1'))
         self.assertIn('is reported by host h1 already', str(exc))
+
+    def test_keys_of_another_name_stay_valid(self):
+        self.db.write(lambda session: [
+            caller_key_db.add(session, 'host', name)
+            for name in ('cmp1', 'CMP1', 'cmp1 ')])
+        self.db.write(lambda session: caller_key_db.revoke(
+            session, 'host', 'CMP1', None))
+        with self.db.reader() as session:
+            self.assertEqual(
+                {'cmp1', 'cmp1 '},
+                {key.name for key in caller_key_db.all_keys(session)
+                 if key.revoked_at is None})
 
     def test_variant_by_another_name_does_not_exist(self):
         for name in ('h100', 'H100 '):
