@@ -13,10 +13,11 @@
 
 A VF has no name that ends with an assignment, as an mdev has. Therefore the
 baseline notes which assignment sets its type before the type is set. The VF is
-not touched for any other assignment. Between two assignments a VF is reset,
-and its driver is unbound and bound again, so that the driver keeps no state of
-the former guest. The VF stays bound to that driver; libvirt does not bind it
-to another one. Sources: NVIDIA vGPU software user guide, "Creating an NVIDIA
+not touched for any other assignment. A cleaning clears the type whichever
+assignment it was. Between two assignments a VF is reset, and its driver is
+unbound and bound again, so that the driver keeps no state of the former guest.
+The VF stays bound to that driver; libvirt does not bind it to another one.
+Sources: NVIDIA vGPU software user guide, "Creating an NVIDIA
 vGPU on a Linux with KVM hypervisor that uses a vendor-specific VFIO
 framework"; NVIDIA's program sriov-manage, which unbinds and binds VFs in the
 same way.
@@ -58,7 +59,7 @@ class NvidiaVFBackend(base.Backend):
                 had_guest=device.restored)
             # The id may differ from the one noted before, as after an upgrade
             # of the driver.
-            baselines.note(vf.id, device.assignment_uuid, {'type': wanted})
+            baselines.note(vf.id, {'type': wanted})
             self._set_type(device, wanted)
         nvidia_placement.set_placement(
             self.access, device, f'bus/pci/devices/{device.address}')
@@ -94,6 +95,8 @@ class NvidiaVFBackend(base.Backend):
                 path=device.address,
                 reason=f'its vGPU type is {current} after its driver was '
                        f'bound again')
+        # The same type, if somebody sets it later, is not the plugin's.
+        self.access.baselines.note(device.stable_id, {})
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         self._vf(device)
@@ -132,15 +135,19 @@ class NvidiaVFBackend(base.Backend):
                      current: str | None) -> None:
         """Check that the VF's type was set for the device's assignment.
 
+        When the VF is cleaned, it no longer has one.
+
         :raises HostError: it was set for another assignment, or by somebody
             else
         """
+        assignment = (
+            device.assignment_uuid if device.cleaning is None else None)
         if current != self.access.baselines.notes(
-                device.stable_id, device.assignment_uuid).get('type'):
+                device.stable_id, assignment).get('type'):
             raise exception.HostError(
                 path=device.address,
                 reason=f'it has vGPU type {current}, which was not set for '
-                       f'assignment {device.assignment_uuid}')
+                       f'assignment {assignment or "of any server"}')
 
     def _type_id(self, device: base.HostDevice) -> str:
         """Return the driver's id of a type that the VF can be given now.

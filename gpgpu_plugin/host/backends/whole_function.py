@@ -132,7 +132,7 @@ class WholeFunctionBackend(base.Backend):
         ladder.check_idle(device.stable_id)
         for function in before:
             # After a reboot of the host, or if no guest of ours had it.
-            self._note_driver(device, function)
+            self._note_driver(function)
             self.access.binder.bind(function)
         return base.CleanVerdict(steps=device.steps, results=ladder.clean(
             step.Target(device=device, access=self.access, functions=before,
@@ -144,9 +144,8 @@ class WholeFunctionBackend(base.Backend):
         After that a vGPU driver can create vGPUs on the GPU again.
         """
         for function in self._closed(device):
-            driver = self.access.baselines.notes(
-                function.id, device.assignment_uuid).get(
-                    'driver', function.driver)
+            driver = self.access.baselines.notes(function.id).get(
+                'driver', function.driver)
             if vfio.is_vfio(driver) or self.access.is_designated(function):
                 continue
             if driver is None:
@@ -158,14 +157,12 @@ class WholeFunctionBackend(base.Backend):
         return base.Attachment(functions=tuple(
             function.address for function in self._functions(device)))
 
-    def _note_driver(self, device: base.HostDevice,
-                     function: pci.PCIFunction) -> None:
+    def _note_driver(self, function: pci.PCIFunction) -> None:
         """Note the driver, to which ``give_back`` binds the function."""
         if vfio.is_vfio(function.driver):
             return
         try:
-            self.access.baselines.note_driver(
-                function.id, device.assignment_uuid, function.driver)
+            self.access.baselines.note_driver(function.id, function.driver)
         except exception.HostNotReady as exc:
             LOG.warning('Cannot record that %s had driver %s: %s. It stays '
                         'bound to VFIO after its cleaning; then run '

@@ -34,10 +34,11 @@ VERSION = 1
 class _Baseline:
     """Content of a file.
 
-    :ivar assignment: UUID of the assignment before which it was recorded
+    :ivar assignment: UUID of the assignment before which it was recorded;
+        empty: there was none
     :ivar shape: the function's identity and layout, by name; None: only notes
         were made
-    :ivar notes: what a backend has to know while the device is assigned
+    :ivar notes: what a backend has to know until the device is clean
     :ivar firmware: hashes of the function's firmware, by name, from before
         its first guest, or as an operator accepted it; None: it was not read
     :ivar reported_to: the cleaning to which the differences were reported
@@ -86,7 +87,7 @@ class Baselines:
         A baseline of the same assignment stays, as its guest may have
         changed the function since.
 
-        :param notes: what a backend has to know while it is assigned
+        :param notes: what a backend has to know until it is clean
         :param had_guest: whether its guest may have had it already: if there
             is no baseline of the assignment, it is lost
         :raises HostError: the baseline that is there cannot be read
@@ -118,35 +119,29 @@ class Baselines:
             self._save(stable_id, dataclasses.replace(
                 known, firmware=dict(read())))
 
-    def note(self, stable_id: str, assignment: str,
-             notes: Mapping[str, str | None]) -> None:
-        """Replace the notes of an assignment.
+    def note(self, stable_id: str, notes: Mapping[str, str | None]) -> None:
+        """Replace the notes of the last preparation, if there was one.
 
-        :raises HostError: the baseline cannot be read, or is of another
-            assignment
+        :raises HostError: the baseline cannot be read
         :raises HostNotReady: it cannot be written
         """
         known = self._load(stable_id)
-        if known is None or known.assignment != assignment:
-            raise exception.HostError(
-                path=str(self._path(stable_id)),
-                reason=f'it is not the baseline of assignment {assignment}')
-        self._save(stable_id, dataclasses.replace(known, notes=dict(notes)))
+        if known is not None and known.notes != notes:
+            self._save(stable_id, dataclasses.replace(
+                known, notes=dict(notes)))
 
-    def note_driver(self, stable_id: str, assignment: str,
-                    driver: str | None) -> None:
-        """Note the driver before a cleaning, unless prepare has noted it.
+    def note_driver(self, stable_id: str, driver: str | None) -> None:
+        """Note the driver that a function has before a cleaning.
 
-        The shape of an earlier assignment stays.
+        None may be due to a reboot, so it is noted if nothing else is.
 
         :raises HostError: the baseline that is there cannot be read
         :raises HostNotReady: the note cannot be written
         """
-        known = self._load(stable_id) or _Baseline(
-            assignment=assignment, shape=None)
-        if known.assignment != assignment or 'driver' not in known.notes:
+        known = self._load(stable_id) or _Baseline(assignment='', shape=None)
+        if driver is not None or 'driver' not in known.notes:
             self._save(stable_id, dataclasses.replace(
-                known, assignment=assignment, notes={'driver': driver}))
+                known, notes={'driver': driver}))
 
     def renew(self, stable_id: str) -> None:
         """Forget how a function was, as another one is in its place.
@@ -162,13 +157,15 @@ class Baselines:
                 assignment=known.assignment, shape=None, notes=known.notes))
 
     def notes(self, stable_id: str,
-              assignment: str) -> dict[str, str | None]:
-        """Return the notes of an assignment; none if it is not the latest.
+              assignment: str | None = None) -> dict[str, str | None]:
+        """Return the notes of the last preparation.
 
+        :param assignment: none are returned if it was for another one; None:
+            for any, since a restored database does not know it
         :raises HostError: the baseline cannot be read
         """
         known = self._load(stable_id)
-        if known is None or known.assignment != assignment:
+        if known is None or assignment not in (None, known.assignment):
             return {}
         return dict(known.notes)
 

@@ -100,6 +100,28 @@ class NvidiaVFTest(vgpu_base.VFCase):
             self.host.kernel.written)
         self.assertEqual('nvidia', self.driver())
 
+    def test_own_type_is_cleared_whichever_assignment_a_cleaning_names(self):
+        """A restored database does not know the assignment that ended."""
+        for assignment in ('', 'older'):
+            self.host.prepare(self.device())
+            verdict = self.host.clean(self.device(
+                assignment_uuid=assignment, cleaning='c1',
+                vgpu_type='passthrough'))
+            self.assertTrue(verdict.passed, verdict.evidence)
+            self.assertEqual('0', self.current())
+
+    def test_type_set_by_hand_after_the_own_was_cleared_is_kept(self):
+        device = self.device(cleaning='c1')
+        self.host.prepare(device)
+        self.assertTrue(self.host.clean(device).passed)
+        self.host.kernel.write(
+            f'bus/pci/devices/{self.vfs[0].address}/nvidia'
+            '/current_vgpu_type', '1153')
+        verdict = self.host.clean(device)
+        self.assertFalse(verdict.passed)
+        self.assertIn('not set for', verdict.evidence)
+        self.assertEqual('1153', self.current())
+
     def test_clean_resets_and_binds_again(self):
         device = self.device(cleaning='c1')
         self.host.prepare(device)

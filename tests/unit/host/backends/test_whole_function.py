@@ -201,6 +201,14 @@ class FunctionsTest(PassthroughCase):
         self.clean_and_give_back(self.device(self.gpu, had_guest=False))
         self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
 
+    def test_gpu_is_given_back_whichever_assignment_a_cleaning_names(self):
+        """A restored database does not know the assignment that ended."""
+        self.backend.prepare(self.device(self.gpu))
+        for assignment in ('', 'older'):
+            self.clean_and_give_back(dataclasses.replace(
+                self.device(self.gpu), assignment_uuid=assignment))
+            self.assertEqual(['nouveau', 'snd_hda_intel'], self.drivers())
+
     def test_gpu_that_was_given_back_is_cleaned_again(self):
         """nova-compute was killed before the conductor heard of it."""
         self.backend.prepare(self.device(self.gpu))

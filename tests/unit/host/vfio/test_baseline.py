@@ -51,10 +51,10 @@ class RoundTripTest(BaselinesTestCase):
         with fixtures.MonkeyPatch('os.fsync', lambda fd: None):
             self.path.unlink(missing_ok=True)
             self.baselines().record(ID, 'a', shape, notes)
-            self.assertEqual(notes, self.baselines().notes(ID, 'a'))
+            self.assertEqual(notes, self.baselines().notes(ID))
             self.assertEqual([], self.differences('c', dict(shape)))
-            self.baselines().note(ID, 'a', others)
-            self.assertEqual(others, self.baselines().notes(ID, 'a'))
+            self.baselines().note(ID, others)
+            self.assertEqual(others, self.baselines().notes(ID))
             self.assertEqual(
                 [f'{name} was {shape[name] or "none"}, is none'
                  for name in sorted(shape)],
@@ -76,7 +76,7 @@ class LifeTest(BaselinesTestCase):
         for driver in ('nvidia', 'vfio-pci'):
             self.baselines().record(ID, 'a', {'x': driver}, {'driver': driver})
         self.assertEqual({'driver': 'nvidia'},
-                         self.baselines().notes(ID, 'a'))
+                         self.baselines().notes(ID))
         self.assertEqual(['x was nvidia, is y'],
                          self.differences('c', {'x': 'y'}))
 
@@ -101,25 +101,18 @@ class LifeTest(BaselinesTestCase):
         self.assertEqual({}, self.baselines().notes(ID, 'a'))
         self.assertEqual([], self.differences('c', {'x': '2'}))
 
-    def test_driver_is_noted_once_and_keeps_the_shape(self):
+    def test_driver_before_a_cleaning_is_noted_and_keeps_the_shape(self):
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
-        self.baselines().note_driver(ID, 'a', 'nouveau')
-        self.assertEqual({'driver': 'nvidia'},
-                         self.baselines().notes(ID, 'a'))
-        for driver in ('nouveau', 'other'):
-            self.baselines().note_driver(ID, 'b', driver)
-            self.assertEqual({'driver': 'nouveau'},
-                             self.baselines().notes(ID, 'b'))
+        for driver, noted in (('nouveau', 'nouveau'), (None, 'nouveau')):
+            self.baselines().note_driver(ID, driver)
+            self.assertEqual({'driver': noted}, self.baselines().notes(ID))
         self.assertEqual(['x was 1, is 2'],
                          self.differences('c', {'x': '2'}))
 
     def test_driver_of_a_function_without_a_baseline_is_no_baseline(self):
-        self.baselines().note_driver(ID, 'a', None)
-        self.assertEqual({'driver': None}, self.baselines().notes(ID, 'a'))
+        self.baselines().note_driver(ID, None)
+        self.assertEqual({'driver': None}, self.baselines().notes(ID))
         self.baselines().record(ID, 'a', {'x': '1'}, {'driver': 'nvidia'})
-        self.assertEqual(['x was 1, is 2'],
-                         self.differences('c', {'x': '2'}))
-        self.baselines().note_driver(ID, 'b', None)
         self.assertEqual(['x was 1, is 2'],
                          self.differences('c', {'x': '2'}))
 
@@ -129,18 +122,20 @@ class LifeTest(BaselinesTestCase):
         self.baselines().record(
             ID, 'a', {'x': '1'}, {'driver': None}, had_guest=True)
         self.baselines().renew(ID)
-        self.assertEqual({'driver': None}, self.baselines().notes(ID, 'a'))
+        self.assertEqual({'driver': None}, self.baselines().notes(ID))
         self.assertEqual(
             [], self.differences('c', {'x': '2'}, had_guest=False))
         self.assertEqual(['x was 2, is 3'], self.differences('d', {'x': '3'}))
 
-    def test_notes_of_another_assignment_are_refused(self):
-        self.assertRaises(exception.HostError, self.baselines().note,
-                          ID, 'a', {})
-        self.baselines().record(ID, 'a', {})
-        exc = self.assertRaises(exception.HostError, self.baselines().note,
-                                ID, 'b', {})
-        self.assertIn('assignment b', str(exc))
+    def test_notes_are_those_of_the_last_preparation(self):
+        self.baselines().note(ID, {'type': '1'})
+        self.assertFalse(self.baselines().has(ID))
+        for assignment in 'ab':
+            self.baselines().record(ID, assignment, {})
+            self.baselines().note(ID, {'type': assignment})
+        self.assertEqual({'type': 'b'}, self.baselines().notes(ID))
+        self.assertEqual({'type': 'b'}, self.baselines().notes(ID, 'b'))
+        self.assertEqual({}, self.baselines().notes(ID, 'a'))
 
     def test_differences_are_returned_to_one_cleaning(self):
         self.baselines().record(ID, 'a', {'x': '1', 'y': '2'})
@@ -153,7 +148,7 @@ class LifeTest(BaselinesTestCase):
     def test_function_that_no_guest_had_gets_its_baseline(self):
         self.assertEqual([], self.baselines().differences(
             ID, 'c', {'x': '1'}, {'ROM': '1'}, had_guest=False))
-        self.assertEqual({}, self.baselines().notes(ID, 'a'))
+        self.assertEqual({}, self.baselines().notes(ID))
         self.assertEqual(
             ['x was 1, is 2', 'ROM was 1, is 2'],
             self.baselines().differences(
@@ -162,7 +157,7 @@ class LifeTest(BaselinesTestCase):
     def test_lost_baseline_is_doubt_until_an_operator_accepts_it(self):
         lost = ['it is lost, so nobody knows what the guest has changed']
         for begin in (lambda: None,
-                      lambda: self.baselines().note_driver(ID, 'a', 'x')):
+                      lambda: self.baselines().note_driver(ID, 'x')):
             with self.subTest(begin=begin):
                 self.path.unlink(missing_ok=True)
                 begin()
@@ -222,14 +217,13 @@ class UnreadableTest(BaselinesTestCase):
         for text in self.TEXTS:
             self.path.write_bytes(text)
             for method, args, kwargs in (
-                    ('record', ({},), {}), ('note', ({},), {}),
-                    ('notes', (), {}),
-                    ('differences', ({},), {'had_guest': True})):
+                    ('record', ('a', {}), {}), ('note', ({},), {}),
+                    ('notes', (), {}), ('note_driver', (None,), {}),
+                    ('differences', ('c', {}), {'had_guest': True})):
                 with self.subTest(text=text, method=method):
                     exc = self.assertRaises(
                         exception.HostError,
-                        getattr(self.baselines(), method), ID, 'a', *args,
-                        **kwargs)
+                        getattr(self.baselines(), method), ID, *args, **kwargs)
                     self.assertEqual(str(self.path), exc.kwargs['path'])
                     self.assertIn(ID, str(exc))
                     self.assertEqual(text, self.path.read_bytes())
