@@ -167,12 +167,18 @@ def _store(session: orm.Session, host: models.Host,
     exchanged = retirement.leave(session, devices, scan.functions)
     rows = {device.stable_id: device for device in devices
             if device.kind == device_rules.DeviceKind.PCI}
+    # Not yet adopted, as that takes the rows of this scan.
+    adopted = adoption.unknown(session, scan.assignments or ())
     known = _Known(
         places=assignment_db.places(session, host.id, {
             name for vgpus in scan.vgpu_capabilities.values()
-            for name in vgpus.existing_vgpus}),
+            for name in vgpus.existing_vgpus}) | {
+                assignment.uuid: assignment.stable_id
+                for assignment in adopted},
         used={device.stable_id: device.vgpu_type for device in devices
-              if device.state != device_rules.DeviceState.AVAILABLE},
+              if device.state != device_rules.DeviceState.AVAILABLE} | {
+                  assignment.stable_id: assignment.vgpu_type
+                  for assignment in adopted},
         children=_children(devices))
     seen, new = {}, set[str]()
     returned = {row.stable_id for row in rows.values() if not row.present}
@@ -257,10 +263,11 @@ def _move_mdev_rows(devices: Iterable[models.Device],
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Known:
-    """Knowledge of the conductor about a host that its scan does not have.
+    """Knowledge about a host that the functions of its scan do not have.
 
     :ivar places: stable ids of mdevs made for assignments, by UUID
-    :ivar used: types of devices that are not available, by stable id
+    :ivar used: types of devices that are not available, or will not be when
+        the host's book is adopted, by stable id
     :ivar children: VFs and mdev rows, by the id of their GPU
     """
 
@@ -272,7 +279,7 @@ class _Known:
 def _insert(session: orm.Session, host: models.Host,
             scan: objects.HostReport, function: pci.PCIFunction,
             known: _Known) -> models.Device:
-    vgpus = scan.vgpu_capabilities.get(function.id)
+    vgpus = _vgpu_capability(None, scan, function, known)
     row = models.Device(
         uuid=str(uuid.uuid4()), host_id=host.id, stable_id=function.id,
         address=function.address, state=str(
@@ -294,15 +301,10 @@ def _insert(session: orm.Session, host: models.Host,
 def _update(session: orm.Session, host: models.Host, row: models.Device,
             scan: objects.HostReport, function: pci.PCIFunction,
             known: _Known) -> None:
-    in_use = row.state != device_rules.DeviceState.AVAILABLE
     before, identity = device_db.pci_function(row), device_db.identity(row)
     function = exchange.remembered(row, function)
-    observed = scan.vgpu_capabilities.get(function.id)
-    vgpus = capability.merge(
-        device_db.vgpu_capability(row), observed, in_use=in_use,
-        # The type of a VF in use was set for its assignment.
-        own_vgpus=observed.existing_vgpus
-        if observed and in_use and function.pf is not None else known.places)
+    vgpus = _vgpu_capability(
+        device_db.vgpu_capability(row), scan, function, known)
     driver = driver_capacity.merge(
         device_db.driver_capacity(row),
         scan.driver_capacities.get(function.id), known.places, known.used)
@@ -316,13 +318,27 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     if returned:
         event_db.add(session, 'returned', host.name, row)
         notification_db.device_seen(session, row)
-    if not in_use:
+    if row.state == device_rules.DeviceState.AVAILABLE:
         row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)
     exchange.check(session, host, row, before, identity,
                    pci.Identity.of(function), known.children.get(row.id, ()))
-    if observed is None or function.has_vfs:
+    if function.id not in scan.vgpu_capabilities or function.has_vfs:
         _check_owner(session, host, row, before, function)
+
+
+def _vgpu_capability(
+    stored: capability.VGPUCapability | None, scan: objects.HostReport,
+    function: pci.PCIFunction, known: _Known,
+) -> capability.VGPUCapability | None:
+    """Return what is known about a function's vGPUs after a scan."""
+    observed = scan.vgpu_capabilities.get(function.id)
+    in_use = function.id in known.used
+    return capability.merge(
+        stored, observed, in_use=in_use,
+        # The type of a VF in use was set for its assignment.
+        own_vgpus=observed.existing_vgpus
+        if observed and in_use and function.pf is not None else known.places)
 
 
 def _note_whole_use(host: models.Host, row: models.Device,

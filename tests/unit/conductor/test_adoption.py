@@ -21,6 +21,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as claim_obj
@@ -293,6 +294,52 @@ class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):
         self.denied('not_enough_available', Q1=1)
         self.clean_all()
         self.ask('i2', whole=1)
+
+    def test_rest_of_a_gpu_with_adopted_mdevs_is_offered(self):
+        granted = self.ask(Q4=2)
+        self.forget(granted)
+        self.restored(self.book(granted), [dataclasses.replace(
+            self.functions[0], used_by=device_rules.DeviceUser.MDEV,
+            existing_vgpus=tuple(base.uuids(granted)))])
+        self.assertEqual(2, self.remaining()['4Q'])
+
+    def test_rest_of_a_gpu_that_is_newer_than_the_backup_is_offered(self):
+        granted = self.ask(Q4=1)
+        [assignment] = granted.assignments
+        self.forget(granted)
+        new = vgpu_base.t4(
+            5, iommu_group=2, used_by=device_rules.DeviceUser.MDEV,
+            existing_vgpus=(assignment.uuid,))
+        self.restored([dataclasses.replace(
+            assignment, stable_id=f'{new.id}/mdev0', address=new.address)],
+            [new])
+        self.assertEqual(3, self.remaining()['4Q'])
+
+    def test_adopted_vf_is_offered_after_its_assignment(self):
+        pf = dataclasses.replace(vgpu_base.PF, iommu_group=1)
+        vfs = [vgpu_base.vf(pf, index, iommu_group=2 + index)
+               for index in range(3)]
+        hosts.store(self.db, base.scan((pf, *vfs), number=2))
+        granted = self.ask(Q4=1)
+        self.forget(granted)
+        [assignment] = granted.assignments
+        self.restored(self.book(granted), [pf, *(
+            dataclasses.replace(vf, existing_vgpus=('233',))
+            if vf.id == assignment.stable_id else vf for vf in vfs)])
+        self.clean_all()
+        self.assertEqual(2, self.remaining()['4Q'])
+        self.end(granted)
+        self.assertEqual(3, self.remaining()['4Q'])
+
+    def test_types_of_a_gpu_that_an_adopted_guest_has_whole_are_kept(self):
+        granted = self.ask(whole=1)
+        self.forget(granted)
+        self.restored(self.book(granted), [dataclasses.replace(
+            self.functions[0], vgpu_mechanism=None, vgpu_types=(),
+            driver='vfio-pci')])
+        names = {info.vgpu_type for info in vgpu_type_admin.list_all(self.db)}
+        self.assertLessEqual({listed.name for listed in vgpu_base.TYPES},
+                             names)
 
     def test_gpu_with_a_vgpu_in_the_book_is_not_cleaned(self):
         granted = self.ask(Q4=1)
