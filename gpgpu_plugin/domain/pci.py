@@ -69,6 +69,9 @@ def find_addresses(text: str) -> list[str]:
             for match in _ADDRESS.finditer(text)]
 
 
+ACPI_NAME = r'[A-Z_][A-Z0-9_]{3}(?:\.[A-Z_][A-Z0-9_]{3})*'
+"""Regular expression of an ACPI path without the backslash before it."""
+
 VF = '/vf'
 """Separator of a VF's stable id: between its PF's id and its number."""
 
@@ -101,10 +104,10 @@ def pf_of(stable_id: str) -> str | None:
 def bridge_of(stable_id: str) -> str | None:
     """Return the innermost PCIe switch above a function, or its root port.
 
-    A root port is named by its address, ``root port 0000:15:01.0``. It is on
-    a root bus, whose number does not change. A switch is named by the way to
-    its upstream port, ``switch 0000:15:01.0/00.0``, since the number of the
-    bus that it is on may change.
+    A root port is named by its root bus and its number there, ``root port
+    _SB_.PC08:01.0``. A switch is named by the way to its upstream port,
+    ``switch _SB_.PC08:01.0/00.0``, since the number of the bus that it is on
+    may change.
 
     :returns: None for a device that is not on a PCI bus
     """
@@ -166,8 +169,9 @@ class PCIFunction:
     (four digits; revision two, class six).
 
     :ivar id: stable id: sysfs path below ``/devices`` with bus numbers left
-        out below the root bus, ``/devices/pci0000:7b/03.0/00.0``; a VF is its
-        PF's id plus ``/vfN``
+        out, ``/devices/pci_SB_.PC08/03.0/00.0``; a VF is its PF's id plus
+        ``/vfN``. The root bus has the firmware's name (ACPI path); without
+        one it has its domain and number, ``pci0000:7b``
     :ivar address: present address, ``0000:3b:00.0``, or the name of a parent
         of mdevs that is no PCI function, ``mbochs``
     :ivar class_code: PCI class, subclass and programming interface

@@ -228,7 +228,7 @@ class _Scanner:
         pf_id, vf_index, pf_hops = None, None, None
         pf = attempt('physfn', folder.link, 'physfn')
         if pf is None:
-            stable_id = topology.Topology.stable_id(hops)
+            stable_id = self._topology.stable_id(hops)
         else:
             vf_index = attempt(
                 'virtfn', self._topology.vf_index, pf, address)
@@ -237,7 +237,7 @@ class _Scanner:
             pf_hops = attempt('path of physfn', self._topology.hops, pf)
             if pf_hops is None:
                 return None
-            pf_id = topology.Topology.stable_id(pf_hops)
+            pf_id = self._topology.stable_id(pf_hops)
             # Without its number, the address tells a VF from others.
             number = f'@{hops[-1]}' if vf_index is None else vf_index
             stable_id = f'{pf_id}{pci.VF}{number}'

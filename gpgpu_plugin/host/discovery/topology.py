@@ -17,12 +17,16 @@ import functools
 import re
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import slot_labels as slot_labels_mod
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
+FIRMWARE_NAME = 'firmware_node/path'
+"""File of a root bus with its ACPI path, such as ``\\_SB_.PC08``."""
+_ACPI_PATH = re.compile(rf'\\({pci.ACPI_NAME})')
 
 
 @functools.lru_cache(maxsize=4096)
@@ -46,6 +50,8 @@ class Topology:
         self._slot_labels = slot_labels
         self._problems = problems
         self._paths: dict[str, list[str]] = {}
+        # Names of root buses in stable ids, by the names of their folders.
+        self._roots: dict[str, str] = {}
         self._switch_paths: dict[str, tuple[str, ...]] = {}
         self._slots_of: dict[str, str | None] = {}
         self._vf_index: dict[str, dict[str, int]] = {}
@@ -56,19 +62,40 @@ class Topology:
         """Return the path below ``/devices``: root bus, then addresses."""
         if address not in self._paths:
             target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
-            _, found, path = target.partition('/pci')
+            above, found, path = target.partition('/pci')
             if not found:
                 raise ValueError(f'{target} is not below a host bridge')
-            self._paths[address] = f'pci{path}'.split('/')
+            hops = f'pci{path}'.split('/')
+            for depth, hop in enumerate(hops, start=1):
+                if hop.startswith('pci') and hop not in self._roots:
+                    self._roots[hop] = self._root_name(
+                        '/'.join([above, *hops[:depth]]), hop)
+            self._paths[address] = hops
         return self._paths[address]
 
-    @staticmethod
-    def stable_id(hops: list[str]) -> str:
+    def _root_name(self, folder: str, hop: str) -> str:
+        """Return the name of a root bus that its stable ids have.
+
+        An update of the firmware may renumber root buses, but its own names
+        for them stay.
+
+        :param folder: the root bus, relative to the folder of all functions
+        :raises OSError: the firmware has a name, which cannot be read
+        """
+        name = self._sysfs.read(
+            f'{self._sysfs.devices}/{folder}/{FIRMWARE_NAME}')
+        found = _ACPI_PATH.fullmatch(name or '')
+        return f'pci{found.group(1)}' if found else hop
+
+    def stable_id(self, hops: list[str]) -> str:
         """Return a stable id.
 
         Bus numbers below the root bus are left out: they may change at boot.
+
+        :param hops: as ``hops`` returned them, or the first ones of these
         """
-        return f'/devices/{"/".join(map(_without_bus, hops))}'
+        return '/devices/' + '/'.join(
+            self._roots.get(hop) or _without_bus(hop) for hop in hops)
 
     def vf_index(self, pf: str, address: str) -> int | None:
         """Return the number of a VF; None: its PF does not link to it.

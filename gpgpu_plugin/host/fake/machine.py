@@ -40,6 +40,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.fake import health_files
@@ -69,7 +70,8 @@ class Machine:
     :ivar source: ``recorded`` or ``modelled``
     :ivar reference: the public listing it follows, or what was recorded
     :ivar facts: facts of the listing, for tests that compare them with a scan
-    :ivar roots: of modelled machines: host bridges, with trees of functions
+    :ivar roots: of modelled machines: host bridges, with trees of functions;
+        ``firmware``: ACPI path
     :ivar tree: of recorded machines: the recording
     :ivar aliases: of modelled machines: ``vfio_pci:`` aliases of the kernel,
         with their modules, as modules.alias has them
@@ -196,8 +198,8 @@ def build(machine: Machine, root: str | os.PathLike[str],
     """Build the machine's tree in an empty or missing folder.
 
     :param bus_step: step between bus numbers below a host bridge; another
-        value gives the same machine after a renumbering; recorded machines
-        keep their numbers
+        value gives the same machine after a renumbering, also of the root
+        buses that its firmware names; recorded machines keep their numbers
     :raises Invalid: the recording is not a tree, or a rule does not fit the
         machine; nothing was built
     """
@@ -254,9 +256,15 @@ class _Builder:
             fake_kernel.add_driver(self.root, driver)
         for root in machine.roots:
             domain, bus = root['bus'].split(':')
-            bridge = self.root / 'devices' / f'pci{root["bus"]}'
+            first = int(bus, 16) + (
+                self.bus_step - 1 if 'firmware' in root else 0)
+            bridge = self.root / 'devices' / f'pci{domain}:{first:02x}'
             bridge.mkdir(parents=True)
-            buses = self._buses(int(bus, 16))
+            if 'firmware' in root:
+                name = bridge / topology.FIRMWARE_NAME
+                name.parent.mkdir()
+                name.write_text(f'{root["firmware"]}\n')
+            buses = self._buses(first)
             self._children(root, bridge, domain, next(buses), buses,
                            root.get('numa', -1))
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import fnmatch
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -30,6 +31,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import numa
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.fake import anonymize
 from gpgpu_plugin.host.fake import tree as tree_mod
@@ -85,6 +87,8 @@ FUNCTION: Listing = {
     'subsystem_vendor': How.TEXT, 'vendor': How.TEXT, 'vfio-dev': {},
     'virtfn*': How.LINK, 'vpd': How.VPD,
     'xgmi_hive_info': {'xgmi_hive_id': How.TEXT}}
+
+ROOT_BUS: Listing = {topology.FIRMWARE_NAME.rpartition('/')[2]: How.TEXT}
 
 _DEVICES = 'bus/pci/devices'
 _PARENTS = 'class/mdev_bus'
@@ -142,6 +146,11 @@ class _Recorder:
         for address, folder in functions.items():
             self._folder(folder, FUNCTION, _limits(
                 classes[address], address.rpartition('.')[0] in gpu_slots))
+        for root in set(_roots(functions.values())):
+            # The kernel links to it from the folder of the root bus.
+            node = f'{root}/{topology.FIRMWARE_NAME.rpartition("/")[0]}'
+            if self._sysfs.names(f'{self._sysfs.root}/{node}'):
+                self._folder(node, ROOT_BUS, {})
         for _, folder in self._linked(_PARENTS):
             if folder not in self.tree:
                 self._folder(folder, PARENT, {})
@@ -215,6 +224,15 @@ class _Recorder:
             data = (self._serials.config(data) if how is How.CONFIG
                     else self._serials.vpd(data))
         return tree_mod.binary(data)
+
+
+def _roots(folders: Iterable[str]) -> Iterator[str]:
+    """Yield the folders of the root buses above functions."""
+    for folder in folders:
+        hops = folder.split('/')
+        for depth, hop in enumerate(hops, start=1):
+            if hop.startswith('pci'):
+                yield '/'.join(hops[:depth])
 
 
 def _limits(class_code: str | None, is_in_gpu_slot: bool) -> dict[How, int]:

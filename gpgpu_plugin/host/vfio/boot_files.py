@@ -28,6 +28,7 @@ from gpgpu_plugin import durable
 from gpgpu_plugin import privsep
 from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
 
 ETC = '/etc'
@@ -36,7 +37,8 @@ DRIVERCTL = '/usr/sbin/driverctl'
 _HEADER = '# Written by gpgpu-manage host designate.\n'
 _MARK = '# designated: '
 _STABLE_ID = re.compile(
-    r'/devices(/pci[0-9a-f]{4,16}:[0-9a-f]{2}(/[0-9a-f]{2}\.[0-7])+)+')
+    rf'/devices(/pci([0-9a-f]{{4,16}}:[0-9a-f]{{2}}|{pci.ACPI_NAME})'
+    r'(/[0-9a-f]{2}\.[0-7])+)+')
 _NUMBER = re.compile(r'[0-9a-f]{4}')
 # A driver of the initramfs may bind the device before udev, when the VFIO
 # driver is not loaded yet. In a rule, %k is the address and %p the path below
@@ -47,34 +49,17 @@ _BIND = ('modprobe MODULE; cd /sys%p && '
          'echo %k >/sys/bus/pci/drivers_probe; }; }')
 
 
-def set_override(address: str, driver: str) -> None:
-    """Store a function's override to a VFIO driver through driverctl.
-
-    :param driver: its name
-    :raises OSError: driverctl failed, or it is no name of a VFIO driver
-    :raises Invalid: the address is malformed
-    """
-    _check_vfio(driver)
-    _driverctl('set-override', address, driver)
-
-
 def unset_override(address: str) -> None:
     """Remove a function's override through driverctl.
+
+    ``--noprobe``: driverctl does not bind the device, since driverctl 0.111
+    does not remove the override of a device that has no other driver.
 
     :raises OSError: driverctl failed
     :raises Invalid: the address is malformed
     """
-    _driverctl('unset-override', address)
-
-
-def _driverctl(action: str, address: str, *driver: str) -> None:
-    """Run driverctl for a function.
-
-    ``--noprobe``: driverctl does not bind the device, since driverctl 0.111
-    does not remove the override of a device that has no other driver.
-    """
     pci.PCIAddress.parse(address)
-    privsep.run(DRIVERCTL, '--noprobe', action, address, *driver)
+    privsep.run(DRIVERCTL, '--noprobe', 'unset-override', address)
 
 
 def read_rules(etc: str) -> dict[str, str]:
@@ -126,18 +111,24 @@ def _check_vfio(name: str) -> None:
 def _rule(stable_id: str, vendor: str, device: str,
           driver: vfio_drivers.VFIODriver) -> str:
     """Return the rule that binds a function whenever it appears (udev(7))."""
-    path, domain = [], ''
+    path, domain, root = [], '', []
     for hop in stable_id.removeprefix('/devices/').split('/'):
-        if hop.startswith('pci'):
-            # Below a function may be another host bridge (Intel VMD).
-            domain = hop.removeprefix('pci').partition(':')[0]
-            path.append(hop)
-        else:
+        if not hop.startswith('pci'):
             path.append(f'{domain}:??:{hop}')
+            continue
+        # Below a function may be another host bridge (Intel VMD).
+        domain, numbered, _ = hop.removeprefix('pci').partition(':')
+        if not numbered:
+            # ACPI has domains of four digits. "?" stands for the backslash,
+            # which versions of udev may take for an escape.
+            root = ['KERNELS=="pci????:??"',
+                    f'ATTRS{{{topology.FIRMWARE_NAME}}}=="?{domain}"']
+            domain, hop = '????', 'pci????:??'
+        path.append(hop)
     bind = _BIND.replace('MODULE', driver.module).replace('NAME', driver.name)
     return ', '.join([
         'ACTION=="add"', 'SUBSYSTEM=="pci"',
-        f'DEVPATH=="/devices/*{"/".join(path)}"',
+        f'DEVPATH=="/devices/*{"/".join(path)}"', *root,
         f'ATTR{{vendor}}=="0x{vendor}"', f'ATTR{{device}}=="0x{device}"',
         f'ATTR{{driver_override}}="{driver.name}"',
         f'RUN+="/bin/sh -c \'{bind}\'"'])

@@ -12,9 +12,10 @@
 """Designation of cards for passthrough, which survives reboots of the host.
 
 All functions of a designated card stay bound to their VFIO drivers, so that no
-other driver binds to them. After a boot driverctl restores this if it is
-installed, otherwise a udev rule of the plugin. The rule matches a function by
-its path without bus numbers and by its ids.
+other driver binds to them. After a boot a udev rule of the plugin restores
+this. The rule matches a function by its stable id and its PCI ids. An override
+that an operator made with driverctl designates a function, too. It names a PCI
+address, at which another function may be after a renumbering.
 """
 
 from __future__ import annotations
@@ -82,22 +83,19 @@ class Store:
     :param add_rule: adds a udev rule for a stable id, vendor, device and
         VFIO driver
     :param remove_rule: removes the udev rule of a stable id
-    :param set_override: stores the driver of an address through driverctl;
-        None: driverctl is not installed
-    :param unset_override: removes what set_override stored
+    :param unset_override: removes the override of an address through
+        driverctl; None: driverctl is not installed
     """
 
     def __init__(self, etc: str = '/etc',
                  add_rule: _AddRule | None = None,
                  remove_rule: Callable[[str], None] | None = None,
-                 set_override: Callable[[str, str], None] | None = None,
                  unset_override: Callable[[str], None] | None = None,
                  ) -> None:
         self._etc = etc
         self._overrides = pathlib.Path(etc) / 'driverctl.d'
         self._add_rule = add_rule
         self._remove_rule = remove_rule
-        self._set_override = set_override
         self._unset_override = unset_override
 
     @classmethod
@@ -106,7 +104,6 @@ class Store:
         has_driverctl = os.path.exists(boot_files.DRIVERCTL)
         return cls(
             add_rule=boot_files.add_rule, remove_rule=boot_files.remove_rule,
-            set_override=boot_files.set_override if has_driverctl else None,
             unset_override=(
                 boot_files.unset_override if has_driverctl else None))
 
@@ -139,15 +136,11 @@ class Store:
         :raises OSError: that cannot be written
         """
         for function in functions:
-            driver = bound_to[function.address]
-            if self._set_override is not None:
-                self._set_override(function.address, driver.name)
-            elif self._add_rule is not None:
-                # A function whose ids are unknown was refused before.
-                self._add_rule(function.id, function.vendor or '',
-                               function.device or '', driver)
-            else:
+            if self._add_rule is None:
                 raise PermissionError(1, 'opened for reading')
+            # A function whose ids are unknown was refused before.
+            self._add_rule(function.id, function.vendor or '',
+                           function.device or '', bound_to[function.address])
 
     def remove(self, functions: Iterable[pci.PCIFunction]) -> None:
         """Remove functions from the store.

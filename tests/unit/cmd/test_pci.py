@@ -78,7 +78,7 @@ class PCIListTest(PCICase):
             f'[gpgpu]\nstate_path = {state}\n', encoding='ascii')
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.cmd.base.NOVA_CONFIG_FILE', conf))
-        gpu = '/devices/pci0000:26/01.0/00.0'
+        gpu = '/devices/pci_SB_.PC01/01.0/00.0'
 
         def instances():
             code, out, err = self.run_command('-f', 'json')
@@ -103,7 +103,7 @@ class PCIListTest(PCICase):
         code, out, _ = self.run_on('pcie-l40s-4', '--text')
         self.assertEqual(0, code)
         self.assertIn(
-            '10de 26b9 1851 10de a1 /devices/pci0000:26/01.0/00.0 -\n', out)
+            '10de 26b9 1851 10de a1 /devices/pci_SB_.PC01/01.0/00.0 -\n', out)
         self.assertEqual(10, out.count('\n'))
 
     def test_table_shows_a_dash_for_a_missing_value(self):

@@ -58,15 +58,13 @@ class DesignationTest(lab.LabTestCase):
     def driver(self, card: pci.PCIFunction) -> str | None:
         return lab.functions()[card.address].driver
 
-    def without_driverctl(self) -> None:
-        self.useFixture(fixtures.MockPatchObject(
-            boot_files, 'DRIVERCTL', '/nowhere/driverctl'))
-
     def test_designated_card_is_bound_until_undesignated(self) -> None:
         for keeper in ('driverctl', 'udev'):
-            if keeper == 'udev':
-                self.without_driverctl()
             self.assertEqual(BOCHS, self.driver(self.returned))
+            if keeper == 'driverctl':
+                subprocess.run([
+                    boot_files.DRIVERCTL, '--noprobe', 'set-override',
+                    self.returned.address, 'vfio-pci'], check=True)
             self.manage('designate', self.returned.address)
             self.assertEqual('vfio-pci', self.driver(self.returned))
             self.assertIn(
@@ -85,7 +83,6 @@ class DesignationTest(lab.LabTestCase):
                 row['Address'] for row in self.designated()])
 
     def test_designation_is_stored_for_the_next_boot(self) -> None:
-        self.without_driverctl()
         self.manage('designate', self.kept.id)
         self.assertEqual('vfio-pci', self.driver(self.kept))
         self.assertTrue(pathlib.Path(

@@ -17,6 +17,7 @@ import pathlib
 import fixtures
 from oslotest import base
 
+from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import attempt
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import topology
@@ -40,13 +41,47 @@ class TopologyTest(base.BaseTestCase):
     def topology(self):
         return topology.Topology(sysfs.Sysfs(str(self.root)), self.problems)
 
+    def stable_id(self):
+        found = self.topology()
+        return found.stable_id(found.hops(PF))
+
+    def name_root(self, path):
+        """Give the root bus a name of the firmware, as the kernel does."""
+        node = self.root / 'devices/LNXSYSTM:00/LNXSYBUS:00/PNP0A08:07'
+        node.mkdir(parents=True, exist_ok=True)
+        (node / 'path').write_text(f'{path}\n')
+        link = self.root / 'devices' / HOPS[0] / 'firmware_node'
+        if not link.is_symlink():
+            link.symlink_to('../LNXSYSTM:00/LNXSYBUS:00/PNP0A08:07')
+
     def test_stable_id_has_the_root_bus_but_no_other_bus_number(self):
-        self.assertEqual(HOPS, self.topology().hops(PF))
+        found = self.topology()
+        self.assertEqual(HOPS, found.hops(PF))
         self.assertEqual('/devices/pci0000:7b/03.0/00.0',
-                         topology.Topology.stable_id(HOPS))
+                         found.stable_id(HOPS))
         self.assertEqual(
-            topology.Topology.stable_id(HOPS),
-            topology.Topology.stable_id([*HOPS[:2], '0000:99:00.0']))
+            found.stable_id(HOPS),
+            found.stable_id([*HOPS[:2], '0000:99:00.0']))
+
+    def test_stable_id_has_the_firmware_s_name_of_the_root_bus(self):
+        self.name_root('\\_SB_.PC08')
+        self.assertEqual('/devices/pci_SB_.PC08/03.0/00.0', self.stable_id())
+        self.assertEqual('root port _SB_.PC08:03.0',
+                         pci.bridge_of(self.stable_id()))
+
+    def test_text_that_is_no_acpi_path_names_no_root_bus(self):
+        for text in ('', 'PC08', '\\_SB_/PC08', '\\_SB_.PC08"', '\\_SB_.\n'):
+            self.name_root(text)
+            self.assertEqual(
+                '/devices/pci0000:7b/03.0/00.0', self.stable_id(), text)
+
+    def test_unreadable_name_of_the_root_bus_leaves_the_id_unknown(self):
+        # With its bus number, it would be another device.
+        self.name_root('\\_SB_.PC08')
+        path = self.root / 'devices' / HOPS[0] / 'firmware_node/path'
+        path.unlink()
+        path.symlink_to('path')
+        self.assertRaises(OSError, self.stable_id)
 
     def test_function_below_no_host_bridge_is_refused(self):
         link = self.root / 'bus/pci/devices/0000:01:00.0'

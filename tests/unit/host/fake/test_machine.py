@@ -85,10 +85,13 @@ class LoadTest(MachineTestCase):
 class BuildTest(MachineTestCase):
 
     def build(self, *children, **kwargs):
+        return self.build_root(
+            {'bus': '0000:3a', 'children': children}, **kwargs)
+
+    def build_root(self, root, **kwargs):
         machine.build(machine.Machine(
             name='x', title='x', source='modelled', reference='none',
-            facts={}, roots=({'bus': '0000:3a', 'children': children},)),
-            self.root, **kwargs)
+            facts={}, roots=(root,)), self.root, **kwargs)
         return scanner.scan(sysfs.Sysfs(str(self.root))).functions
 
     def test_function_has_what_its_description_says(self):
@@ -119,6 +122,15 @@ class BuildTest(MachineTestCase):
                          [function.address for function in found])
         self.assertEqual(['0000:3a:01.0', '0000:3d:00.0'],
                          [function.address for function in others])
+
+    def test_bus_step_renumbers_root_buses_that_the_firmware_names(self):
+        root = {'bus': '0000:3a', 'firmware': '\\_SB_.PC05',
+                'children': [GPU]}
+        for step, address in ((1, '0000:3a:00.0'), (3, '0000:3c:00.0')):
+            self.root = self.folder / str(step)
+            [gpu] = self.build_root(root, bus_step=step)
+            self.assertEqual(('/devices/pci_SB_.PC05/00.0', address),
+                             (gpu.id, gpu.address))
 
     def test_functions_of_one_device_share_an_iommu_group(self):
         first, second, other = self.build(

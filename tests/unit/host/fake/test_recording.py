@@ -279,6 +279,19 @@ class RoundTripTest(RecordingCase):
             f'bus/pci/devices/{gpu.address}/sriov_numvfs', '0')
         self.assertTrue(seen.changed())
 
+    def test_recording_has_the_firmware_s_names_of_root_buses(self):
+        root = self.machine('nvidia-t4-2')
+        # The kernel shows a link.
+        node = pathlib.Path(root, 'devices/LNXSYSTM:00')
+        link = pathlib.Path(root, 'devices/pci0000:3a/firmware_node')
+        link.rename(node)
+        link.symlink_to('../LNXSYSTM:00')
+        (node / 'uid').write_text(SECRET)
+        text = self.text(root)
+        self.assertNotIn(SECRET, text)
+        self.assertEqual([function.id for function in self.gpus(root)], [
+            function.id for function in self.gpus(self.replay(text))])
+
     def test_this_machine(self):
         if not os.path.isdir('/sys/bus/pci/devices'):
             self.skipTest('no PCI')
@@ -382,7 +395,8 @@ class ListTest(RecordingCase):
             {'vendor', 'config', 'current_vgpu_type', 'name'}, names)
         listed = set(self._names({
             str(number): listing for number, listing in enumerate(
-                (recording.FUNCTION, *recording.FOLDERS.values()))}))
+                (recording.FUNCTION, recording.ROOT_BUS,
+                 *recording.FOLDERS.values()))}))
         self.assertEqual(set(), names - listed - {'modules.alias'})
         self.assertEqual(set(), names & {
             *FOREIGN, 'create', 'remove', 'reset', 'bind', 'unbind'})

@@ -56,7 +56,7 @@ class DesignationCase(base.BaseTestCase):
         # The privileged functions run here, without rights.
         self.useFixture(fixtures.MockPatchObject(
             privsep.sys_admin_pctxt, 'client_mode', False))
-        self.driverctl = None, None
+        self.unset_override = None
         for function in self.functions().values():
             if function.device == '11fa':
                 self.gpu = function
@@ -85,7 +85,7 @@ class DesignationCase(base.BaseTestCase):
     def store(self):
         return designation.Store(
             str(self.etc), boot_files.add_rule,
-            boot_files.remove_rule, *self.driverctl)
+            boot_files.remove_rule, self.unset_override)
 
     def designator(self, check=guard.check_closed):
         return designation.Designator(
@@ -128,6 +128,13 @@ class DesignateTest(DesignationCase):
                 self.assertEqual([], self.listed())
                 self.assertEqual(before, self.drivers())
 
+    def test_installed_driverctl_stores_no_designation(self):
+        # It would store an address, which changes with the bus numbers.
+        self.unset_override = self.fail
+        self.designator().designate(self.gpu.address)
+        self.assertEqual([(address, 'udev', 'vfio-pci')
+                          for address in self.both], self.listed())
+
     def test_udev_rule_matches_path_without_bus_numbers(self):
         self.designator().designate(self.gpu.address)
         rule = self.store().rules()[self.gpu.id]
@@ -145,28 +152,23 @@ class DesignateTest(DesignationCase):
         self.designator().undesignate(self.gpu.address, free)
         self.assertEqual([(k80.address, 'udev', 'vfio-pci')], self.listed())
 
-    def test_driverctl_is_used_where_installed(self):
+    def test_override_of_driverctl_designates_a_function(self):
         folder = self.etc / 'driverctl.d'
         folder.mkdir(parents=True)
-
-        driverctl = (
-            lambda address, driver: (folder / f'pci-{address}').write_text(
-                f'{driver}\n'),
-            lambda address: (folder / f'pci-{address}').unlink())
-        self.driverctl = driverctl
-        (folder / 'pci-0000:ff:00.0').write_text('vfio-pci\n')
+        for address in (*self.both, '0000:ff:00.0'):
+            (folder / f'pci-{address}').write_text('vfio-pci\n')
         (folder / 'net-eth0').write_text('x\n')
         self.designator().designate(self.gpu.address)
         self.assertEqual(
             [*((address, 'driverctl', 'vfio-pci') for address in self.both),
              ('0000:ff:00.0', 'driverctl', None)], self.listed())
         self.assertEqual({}, self.store().rules())
-        self.driverctl = None, None
         exc = self.assertRaises(
             exception.HostError, self.designator().undesignate,
             self.gpu.address, free)
         self.assertIn('not installed any more', str(exc))
-        self.driverctl = driverctl
+        self.unset_override = (
+            lambda address: (folder / f'pci-{address}').unlink())
         self.designator().undesignate(self.gpu.address, free)
         self.assertEqual([('0000:ff:00.0', 'driverctl', None)],
                          self.listed())
