@@ -61,7 +61,7 @@ class Claimers:
         Only one thread at a time reads it, so each makes a call of its own to
         have a connection.
         """
-        self._cache.fill()
+        self._cache.refresh()
         self._calls.variant_list(gpgpu_context.admin())
 
     def claim_seen(self, name: str) -> None:

@@ -75,8 +75,8 @@ class GpuFilter(filters.BaseHostFilter):
     """Filter by vGPU type, topology and capacity, with the conductor's data.
 
     Placement may be out of date, and knows no topology. Requests without GPUs
-    pass without a call; so do rebuilds, which keep their devices. The claim
-    checks again.
+    pass without a call, once the view was read; so do rebuilds, which keep
+    their devices. The claim checks again.
     """
 
     RUN_ON_REBUILD = False
@@ -130,14 +130,12 @@ class GpuFilter(filters.BaseHostFilter):
         passed = [host for host in hosts if host.uuid == found.node_uuid]
         if passed:
             return iter(passed)
-        refused = self._refuse_all(
+        return self._refuse_all(
             spec_obj, hosts, found.refusal or request_mod.Refusal(
                 reason=request_mod.Reason.EXACT_DEVICE_ELSEWHERE,
                 detail=f'only {found.host} has the devices that scheduler '
                        f'hint {exact.HINT} names, and it is not among the '
                        f'hosts that Nova considers'))
-        self._source.send_refused()
-        return refused
 
     def _exact_host(self, spec_obj: nova_types.RequestSpec,
                     request: request_mod.Request,

@@ -11,8 +11,9 @@
 #    under the License.
 """Decisions in which filters refused hosts, until a conductor has them.
 
-It is sent with the calls that the filters make anyway. What was not sent is
-lost if nova-scheduler ends, and the oldest if no conductor answers for long.
+It is sent with the calls that the filters make anyway, or two seconds later.
+What was not sent is lost if nova-scheduler ends, and the oldest if no
+conductor answers for long.
 """
 
 from __future__ import annotations

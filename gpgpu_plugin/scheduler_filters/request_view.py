@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable
 
 import nova.conf
 from oslo_log import log as logging
@@ -38,8 +36,11 @@ from gpgpu_plugin.scheduler_filters import scheduler_view
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-_PAUSE = 5.0
-"""Seconds between two attempts to read the view at the start."""
+PERIOD = 10.0
+"""Seconds after which the view is read again if no decision read it."""
+
+PAUSE = 2.0
+"""Seconds between two looks whether that is due, or a refusal waits."""
 
 
 def _api() -> conductor_api.ConductorAPI:
@@ -67,8 +68,13 @@ class ViewSource:
     """Source of the newest view, connected at first use.
 
     Not when it is made: nova-scheduler makes its filters before it forks its
-    workers. Each worker begins to read the view when it starts, so that it
-    usually has it before its first decision.
+    workers. Each worker begins to read the view when it starts, or with its
+    first decision if it was not forked. A thread goes on by time: what was
+    refused is sent, and requests without GPUs find a view, also while nobody
+    requests GPUs.
+
+    :ivar ended: set when the thread shall end
+    :ivar thread: None: it has not begun
     """
 
     def __init__(
@@ -76,13 +82,19 @@ class ViewSource:
     ) -> None:
         self._cache = cache
         self._lock = threading.Lock()
-        _SOURCES.add(self)
+        self._is_tried = False
+        self.ended = threading.Event()
+        self.thread: threading.Thread | None = None
+        weakref.finalize(self, self.ended.set)
+        SOURCES.add(self)
 
     def _connected(self) -> scheduler_view.SchedulerViewCache:
         with self._lock:
             if self._cache is None:
                 conf_gpgpu.register_opts(CONF)
                 self._cache = scheduler_view.SchedulerViewCache(_api())
+                if self.thread is None:
+                    self.begin()
             return self._cache
 
     def refresh(self) -> scheduler_view.SchedulerView:
@@ -93,10 +105,14 @@ class ViewSource:
         return self._connected().refresh()
 
     def last(self) -> scheduler_view.SchedulerView | None:
-        """Return the view that was read last, without a call.
+        """Return the view that was read last.
+
+        The first caller of a process waits for it, and for one attempt only.
 
         :returns: None: nothing was read yet
         """
+        if not self._is_tried:
+            self.read()
         return None if self._cache is None else self._cache.last
 
     def exact_host(self, request: scheduling_obj.ExactRequest,
@@ -106,16 +122,6 @@ class ViewSource:
         :raises ConductorUnavailable: no conductor answered
         """
         return self._connected().exact_host(request)
-
-    def send_refused(self) -> None:
-        """Have a conductor record what was refused, if one answers.
-
-        Decisions without a view send nothing else.
-        """
-        try:
-            self._connected().refresh()
-        except exception.ConductorUnavailable as exc:
-            LOG.debug('What was refused is recorded later: %s', exc)
 
     def refused(self, decision: scheduling_obj.FilterRefusal) -> None:
         """Keep what a filter refused until a conductor has recorded it."""
@@ -136,31 +142,40 @@ class ViewSource:
             # Without a key nothing is ever sent.
             LOG.debug('Cannot count a request: %s', exc)
 
-    def fill(self, wait: Callable[[float], object] = time.sleep) -> None:
-        """Read the view, and try again until a conductor answers.
+    def read(self) -> None:
+        """Read the view and send what was refused, if due; never raises."""
+        try:
+            self._connected().keep_fresh(PERIOD)
+        except exception.ConductorUnavailable as exc:
+            LOG.debug('The view of the GPUs may be out of date: %s', exc)
+        except Exception:
+            # Else the view would never be read by time again.
+            LOG.exception('Cannot read the view of the GPUs')
+        self._is_tried = True
 
-        :param wait: called with seconds before each further attempt
-        """
-        while True:
-            try:
-                return self._connected().fill()
-            except exception.ConductorUnavailable as exc:
-                LOG.debug('The view of the GPUs is not complete yet: %s', exc)
-                wait(_PAUSE)
-
-    def begin(self) -> threading.Thread:
-        """Start to read the view, in a thread."""
-        thread = threading.Thread(
-            target=self.fill, name='gpgpu-view', daemon=True)
-        thread.start()
-        return thread
+    def begin(self) -> None:
+        """Start to read the view by time, in a thread."""
+        self.thread = threading.Thread(
+            target=_keep, args=(weakref.ref(self), self.ended),
+            name='gpgpu-view', daemon=True)
+        self.thread.start()
 
 
-_SOURCES: weakref.WeakSet[ViewSource] = weakref.WeakSet()
+def _keep(source: weakref.ref[ViewSource], ended: threading.Event) -> None:
+    """Read the view by time, as long as its source exists."""
+    while (found := source()) is not None:
+        found.read()
+        del found
+        if ended.wait(PAUSE):
+            return
+
+
+SOURCES: weakref.WeakSet[ViewSource] = weakref.WeakSet()
+"""Those of this process."""
 
 
 def _begin_all() -> None:
-    for source in list(_SOURCES):
+    for source in list(SOURCES):
         source.begin()
 
 

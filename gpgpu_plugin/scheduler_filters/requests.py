@@ -11,7 +11,7 @@
 #    under the License.
 """Requests that arrived at this scheduler, until a conductor has counted them.
 
-They are sent with the calls that GpuFilter makes anyway. Those without GPUs
+They are sent with the calls that read the view. Those without GPUs
 count, too: they take vCPUs and RAM of hosts with GPUs.
 """
 

@@ -11,10 +11,11 @@
 #    under the License.
 """The scheduler's view of the groups of all hosts.
 
-It is kept between decisions; one call per decision fetches the changes. What
-the conductor did not find among them, since it was committed too late
-(conductor.scheduler_feed), is found when the hosts are read again: one page
-after the other, each with some decision.
+It is kept between decisions; one call per decision fetches the changes, and
+one every ten seconds while nobody decides. What the conductor did not find
+among them, since it was committed too late (conductor.scheduler_feed), is
+found when the hosts are read again: one page after the other, each with some
+call.
 """
 
 from __future__ import annotations
@@ -269,15 +270,15 @@ class SchedulerViewCache:
         """
         return self._api.exact_host(gpgpu_context.current(), request)
 
-    def fill(self) -> None:
-        """Read the view; decisions go on between its pages.
+    def keep_fresh(self, period: float) -> None:
+        """Fetch the changes if a refusal waits, or nobody did for a period.
 
+        :param period: seconds
         :raises ConductorUnavailable: what was read stays
         """
-        complete = False
-        while not complete:
-            with self._lock:
-                complete = self._fetch()
+        if (self.refused.oldest()
+                or self._clock() - self._fetched_at >= period):
+            self.refresh()
 
     def _chose(self, node_uuid: str, instance_uuid: str,
                request: request_mod.Request) -> None:

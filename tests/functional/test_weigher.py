@@ -95,7 +95,7 @@ class PackTest(WeigherTest):
             ranked[1], self.boot(flavor)['OS-EXT-SRV-ATTR:host'])
 
     def test_servers_without_gpus_stay_away_from_gpu_hosts(self) -> None:
-        self.boot(self.flavor(H100=1))
+        # They are the first requests of a scheduler.
         plain = self.flavor_of({})
         self.assertEqual(['cpu1'] * 4, self.hosts_of(
             *[self.post_server(plain) for _ in range(4)]))
@@ -109,7 +109,6 @@ class PackTest(WeigherTest):
                 'metadata': {'gpgpu:tags': tags}}})
             self.api.add_host_to_aggregate(aggregate, host)
         # gpu1 has the tag GPU alone; the two others have two tags each.
-        self.boot(self.flavor(H100=1))
         self.assertEqual(['gpu1'], self.hosts_of(
             self.post_server(self.flavor_of({}))))
 

@@ -21,6 +21,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import scheduler_filters
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
+from gpgpu_plugin.scheduler_filters import decision
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
@@ -117,26 +118,27 @@ class GpuFilterTest(base.BaseTestCase):
         self.assertEqual({'conductor_unavailable': 1}, found.reasons)
 
     def exact(self, answer, hint=('gpu1 0000:3b:00.0',), **specs):
-        """Return the hosts that pass, and the only refusal that was sent."""
+        """Return the hosts that pass, and what waits to be recorded."""
         api = self.view()
         api.exact = answer
         spec = self.spec(**specs)
         spec.scheduler_hints = {'gpgpu_device': list(hint)}
-        passed = self.passed(api, spec, host('h1'), host('h2'))
-        sent = [refusal for call in api.refusals for refusal in call]
-        return passed, sent, api.named
+        cache = scheduler_view.SchedulerViewCache(api)
+        passed = [passed.host for passed in gpu_filter.GpuFilter(
+            cache).filter_all([host('h1'), host('h2')], spec)]
+        return passed, cache.refused.oldest(), api.named
 
     def test_host_of_named_devices_passes(self):
         passed, sent, [named] = self.exact(
             scheduling.ExactHost(host='gpu1', node_uuid='h2'),
             resources__CUSTOM_FPGA='1', gpgpu__topology='same_numa')
-        self.assertEqual((['h2'], []), (passed, sent))
+        self.assertEqual((['h2'], ()), (passed, sent))
         self.assertEqual(
             ('p1', ('gpu1 0000:3b:00.0',), ('CUSTOM_FPGA',), 'same_numa'),
             (named.project_id, named.devices, named.flavor_classes,
              named.topology))
 
-    def test_refused_names_are_recorded_at_once(self):
+    def test_refused_names_are_recorded(self):
         for answer, hint, reason in (
                 (scheduling.ExactHost(refusal=request.Refusal(
                     reason=request.Reason.EXACT_DEVICE_UNKNOWN,
@@ -195,11 +197,14 @@ class GpuFilterTest(base.BaseTestCase):
         self.assertIn('host_unknown 1, not_enough_available 1',
                       self.log.output)
 
-    def test_without_gpu_no_call(self):
-        api = FakeAPI()
+    def test_without_gpu_no_call_but_the_first(self):
+        api = self.view(groups('h2'))
+        subject = gpu_filter.GpuFilter(scheduler_view.SchedulerViewCache(api))
         for spec in (self.spec(), self.spec(hw__cpu_policy='dedicated')):
-            self.assertEqual(['h1'], self.passed(api, spec, host('h1')))
-        self.assertEqual([], api.asked)
+            self.assertEqual(['h1'], [passed.host for passed in (
+                subject.filter_all([host('h1')], spec))])
+            self.assertEqual({'h2'}, set(decision.of(spec).view.hosts))
+        self.assertEqual([(0, None)], api.asked)
 
     def test_class_of_somebody_else_passes(self):
         self.assertEqual(['h1'], self.passed(

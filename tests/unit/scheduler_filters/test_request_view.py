@@ -13,6 +13,7 @@
 
 import subprocess
 import sys
+from unittest import mock
 
 from nova import objects
 from oslotest import base
@@ -66,16 +67,45 @@ class RequestViewTest(base.BaseTestCase):
             scheduler_view.SchedulerViewCache(api))
         self.assertIn('h', source.refresh().hosts)
 
-    def test_view_is_read_until_a_conductor_answers(self):
+    def test_view_and_refusals_are_read_and_sent_by_time(self):
         unavailable = exception.ConductorUnavailable(method='x', timeout=1)
-        api = make.FakeAPI(unavailable, unavailable,
-                           make.changes(make.groups('h')))
+        api = make.FakeAPI(
+            unavailable, ValueError('x'), make.changes(make.groups('h')),
+            make.changes(recorded=True), make.changes(), make.changes())
+        now = [0.0]
+        source = request_view.ViewSource(scheduler_view.SchedulerViewCache(
+            api, clock=lambda: now[0]))
+        # What fails is tried again at the next look.
+        for left in (5, 4, 3, 3):
+            source.read()
+            self.assertEqual(left, len(api.changes))
+        self.assertIn('h', source.last().hosts)
+        refusal = mock.Mock()
+        source.refused(refusal)
+        for seconds, left in ((1, 2), (1, 2), (10, 0), (1, 0)):
+            now[0] += seconds
+            source.read()
+            self.assertEqual(left, len(api.changes), seconds)
+        self.assertEqual(
+            [(), (), (), (refusal,), (), ()], api.refusals)
+
+    def test_first_request_waits_for_one_attempt_alone(self):
+        api = make.FakeAPI(
+            exception.ConductorUnavailable(method='x', timeout=1))
         source = request_view.ViewSource(
             scheduler_view.SchedulerViewCache(api))
-        pauses = []
-        source.fill(pauses.append)
-        self.assertEqual([5, 5], pauses)
-        self.assertEqual([], api.changes)
+        for _ in range(2):
+            self.assertEqual({}, source.last().hosts)
+        self.assertEqual([(0, None)], api.asked)
+
+    def test_thread_ends_with_its_source(self):
+        source = request_view.ViewSource(scheduler_view.SchedulerViewCache(
+            make.FakeAPI(make.changes())))
+        source.begin()
+        thread = source.thread
+        del source
+        thread.join(300)
+        self.assertFalse(thread.is_alive())
 
     def test_worker_that_is_forked_reads_the_view_before_a_decision(self):
         # A process of its own: threads of this one would not be forked.
@@ -94,7 +124,7 @@ from gpgpu_plugin.scheduler_filters import gpu_filter
 parent, filled = os.getpid(), threading.Event()
 
 class Cache:
-    def fill(self):
+    def keep_fresh(self, period):
         assert os.getpid() != parent
         print('read by the worker', flush=True)
         filled.set()

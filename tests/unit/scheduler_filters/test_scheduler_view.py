@@ -181,13 +181,6 @@ class SchedulerViewCacheTest(base.BaseTestCase):
         self.assertEqual(
             [(0, None), (0, 7), (0, 7), (0, 7), (2.0, None)], self.api.asked)
 
-    def test_filling_ends_with_the_last_page(self):
-        cache = self.cache(
-            make.changes(make.groups('h1'), since=2.0, anew=True, marker=7),
-            make.changes(since=3.0), make.changes(since=4.0))
-        cache.fill()
-        self.assertEqual([], self.api.changes)
-
     def test_view_that_is_read_anew_replaces_all_hosts(self):
         cache = self.cache(
             make.changes(make.groups('h1'), since=9.0, anew=True),
