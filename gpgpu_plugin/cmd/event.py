@@ -95,10 +95,11 @@ class InstanceHistory(reach.Command, lister.Lister):
             limit=parsed_args.limit, marker=parsed_args.marker)
         if not found:
             self.note(
-                f'nothing is known about instance {instance}: it got no GPU, '
-                f'and no host refused it. nova-scheduler reports what '
-                f'GpuFilter refused with its next decision about GPUs; if '
-                f'Placement had no candidate, "group list" shows what remains')
+                f'no event of instance {instance}. "gpgpu-manage why-not '
+                f'--server {instance}" says where it would fit; requests for '
+                f'which Placement had no candidate are recorded with [gpgpu] '
+                f'nova_notifications_topic alone, see "gpgpu-status upgrade '
+                f'check"')
         # What a filter refused is stored with a later decision.
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         return columns.rows(ordered, _OF_INSTANCE)

@@ -170,6 +170,10 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         return nova.same_options(self._nova_conf, self._conf)
 
     @_checked
+    def _notifications(self) -> result.Result:
+        return nova.notifications(self._nova_conf, self._conf)
+
+    @_checked
     def _collisions(self) -> result.Result:
         nova_conf = self._nova_conf
         with self._database.reader() as session:
@@ -194,6 +198,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         ('Filters of nova-scheduler', _filters),
         ('Driver of nova-compute', _compute_driver),
         ('[gpgpu] of nova.conf', _same_options),
+        ('Notifications of Nova', _notifications),
         ('Devices that Nova assigns', _collisions),
         ('Placement', _placement))
 

@@ -100,6 +100,9 @@ class Counters:
         self._refused = prometheus_client.Counter(
             'gpgpu_claims_refused', 'Claims that this conductor has refused.',
             ('reason',), registry=registry)
+        self._requests_refused = prometheus_client.Counter(
+            'gpgpu_requests_refused', 'Requests for GPUs that no host was '
+            'left for before a claim.', ('kind',), registry=registry)
         self._pages = prometheus_client.Counter(
             'gpgpu_feed_pages', 'Pages of hosts that this conductor has sent '
             'to schedulers.', ('page',), registry=registry)
@@ -134,6 +137,7 @@ class Counters:
                 self._calls.labels(method, name)
         for counter, values in (
                 (self._refused, request.Reason),
+                (self._requests_refused, ('filter_refused', 'no_candidate')),
                 (self._pages, ('first', 'next')),
                 (self._cleanings, VERDICTS),
                 (self._failures, api.Failure)):
@@ -167,6 +171,10 @@ class Counters:
         self._cleanings.labels(str(ended.verdict)).inc()
         if ended.seconds is not None:
             self._cleaning_seconds.observe(ended.seconds)
+
+    def request_refused(self, kind: str) -> None:
+        """Count a request that filters or Placement left no host for."""
+        self._requests_refused.labels(kind).inc()
 
     def published(self, number: int) -> None:
         """Count notifications that the broker has."""

@@ -83,12 +83,17 @@ class RefusalEvents:
     """The refusals of the last minute, and those that wait. Thread-safe.
 
     :param clock: seconds of a clock that never goes back
+    :param observer: called with the kind of each event of a request that no
+        host is left for
     """
 
     def __init__(self, db: api.Database,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+                 clock: Callable[[], float] = time.monotonic,
+                 observer: Callable[[str], None] = lambda kind: None,
+                 ) -> None:
         self._db = db
         self._clock = clock
+        self._observer = observer
         self._lock = threading.Lock()
         self._denials: collections.OrderedDict[_Key, _Refusal] = (
             collections.OrderedDict())
@@ -113,6 +118,7 @@ class RefusalEvents:
                      project_id: str | None, detail: str) -> None:
         """Have it recorded that Placement had no candidate for GPUs."""
         row = event_db.no_candidate(by, instance_uuid, project_id, detail)
+        self._observer(str(row['kind']))
         self._repeatable((instance_uuid, '', str(row['kind'])), row,
                          notification_db.no_candidate(row))
 
@@ -158,6 +164,8 @@ class RefusalEvents:
                 return False
             for key, refusal in new.items():
                 row = event_db.filtered(by, refusal)
+                if not refusal.passed:
+                    self._observer(str(row['kind']))
                 self._waiting.append(_Refusal(
                     row=row, payload=notification_db.filtered(row, refusal),
                     at=self._clock()))

@@ -98,7 +98,9 @@ class ConductorService:
             self.database, compute, conf.gpgpu.session_timeout)
         self._variants = variant_worker.VariantWorker(self.database, compute)
         self._isolation = self._make_isolation(conf)
-        self._refused = refusal_events.RefusalEvents(self.database)
+        self._refused = refusal_events.RefusalEvents(
+            self.database,
+            observer=self._monitoring.counters.request_refused)
         self._counts = periodic.Periodic(
             'gpgpu-refusals', refusal_events.INTERVAL,
             self._refused.run_once)

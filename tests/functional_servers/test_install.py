@@ -180,7 +180,8 @@ class InstallTest(base.BaseTestCase):
         self.run_page()
         self.assertEqual(
             ['daemon-reload', 'enable --now gpgpu-conductor',
-             'restart nova-scheduler nova-api', 'restart nova-compute'],
+             'restart nova-scheduler nova-conductor nova-api',
+             'restart nova-compute'],
             (self.folder / 'systemctl').read_text().splitlines())
         self.assertEqual(
             [f'{CONF} root:gpgpu 640',
@@ -193,7 +194,8 @@ class InstallTest(base.BaseTestCase):
         controller = self.checks('checks')
         for name in ('Database schema', 'Conductors', 'Keys on this machine',
                      'Keys of hosts and schedulers',
-                     'Filters of nova-scheduler', '[gpgpu] of nova.conf'):
+                     'Filters of nova-scheduler', '[gpgpu] of nova.conf',
+                     'Notifications of Nova'):
             self.assertEqual(0, controller[name], (name, controller))
         # The driver of the page gives no guest a real GPU.
         self.assertEqual(

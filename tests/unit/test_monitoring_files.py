@@ -201,7 +201,9 @@ class DashboardTest(base.BaseTestCase):
         used = {name.removesuffix('_bucket')
                 for _, expression in monitoring_files.queries()
                 for name in monitoring_files.metrics(expression)}
-        self.assertEqual({'gpgpu_host_heard_timestamp_seconds'},
+        # Alerts show these.
+        self.assertEqual({'gpgpu_host_heard_timestamp_seconds',
+                          'gpgpu_requests_refused_total'},
                          shown().keys() - used)
 
     def test_dashboard_asks_for_its_data_source(self):

@@ -44,6 +44,13 @@ OPTS: dict[str, list[cfg.Opt]] = {
             'ComputeFilter', 'ComputeCapabilitiesFilter',
             'ImagePropertiesFilter', 'ServerGroupAntiAffinityFilter',
             'ServerGroupAffinityFilter'])],
+    'notifications': [
+        cfg.StrOpt('notification_format', default='unversioned',
+                   deprecated_group='DEFAULT'),
+        cfg.ListOpt('versioned_notifications_topics',
+                    default=['versioned_notifications'])],
+    'oslo_messaging_notifications': [
+        cfg.MultiStrOpt('driver', default=[])],
     'pci': [
         cfg.MultiStrOpt('alias', default=[], deprecated_name='pci_alias',
                         deprecated_group='DEFAULT'),
@@ -58,6 +65,7 @@ NOVA_FILTERS = 'nova.scheduler.filters.all_filters'
 OUR_FILTERS = 'gpgpu_plugin.scheduler_filters.all_filters'
 
 _DRIVERS = 'gpgpu_plugin.virt_drivers'
+_SENDING_DRIVERS = {'messaging', 'messagingv2'}
 
 
 def read(files: Sequence[str]) -> cfg.ConfigOpts:
@@ -209,6 +217,39 @@ def _differing(nova_conf: cfg.ConfigOpts,
         yield result.warning(
             f'[gpgpu] rpc_timeout is {theirs} in nova.conf, and {ours} for '
             f'gpgpu-conductor: set it to the same')
+
+
+def notifications(nova_conf: cfg.ConfigOpts,
+                  conf: cfg.ConfigOpts) -> result.Result:
+    """Check that requests without a candidate in Placement are recorded.
+
+    :param conf: that of gpgpu-conductor
+    """
+    topic = conf.gpgpu.nova_notifications_topic
+    if topic is None:
+        return result.warning(
+            'requests for GPUs for which Placement has no candidate, the '
+            'usual shortage, leave neither event nor alert: set [gpgpu] '
+            'nova_notifications_topic to gpgpu_notifications, and let '
+            'nova-conductor send its notifications to this topic')
+    ours = nova_conf.notifications
+    if (ours.notification_format in ('versioned', 'both')
+            and topic in ours.versioned_notifications_topics
+            and set(nova_conf.oslo_messaging_notifications.driver)
+            & _SENDING_DRIVERS):
+        return result.success(f'Nova sends notifications to topic {topic}')
+    if (nova_conf.compute_driver and _is_default(
+            nova_conf, 'notification_format', 'notifications')):
+        return result.success(
+            'this file is that of a compute host, which need not send '
+            'notifications')
+    return result.warning(
+        f'Nova sends no notifications to topic {topic}, so that requests '
+        f'without a candidate in Placement are not recorded: set '
+        f'[notifications] notification_format = versioned, '
+        f'versioned_notifications_topics = {topic}, and '
+        f'[oslo_messaging_notifications] driver = messagingv2 in the '
+        f'nova.conf of nova-conductor, unless this is another file')
 
 
 def _is_default(conf: cfg.ConfigOpts, name: str, group: str) -> bool:

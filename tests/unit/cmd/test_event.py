@@ -93,6 +93,8 @@ class InstanceHistoryTest(EventCase):
         result = self.manage(
             'instance', 'history', '11111111-1111-1111-1111-111111111111')
         self.assertEqual(0, result.code)
-        self.assertIn('got no GPU', result.err)
-        self.assertIn('group list', result.err)
+        self.assertIn(
+            'why-not --server 11111111-1111-1111-1111-111111111111',
+            result.err)
+        self.assertIn('nova_notifications_topic', result.err)
 

@@ -96,8 +96,8 @@ class StatusTest(base.ConfiguredTestCase):
         self.assertEqual(upgradecheck.Code.FAILURE, code)
         self.assertIn('transport "fake" reaches no other process', text)
         for name in ('Filters of nova-scheduler', 'Driver of nova-compute',
-                     '[gpgpu] of nova.conf', 'Devices that Nova assigns',
-                     'Placement'):
+                     '[gpgpu] of nova.conf', 'Notifications of Nova',
+                     'Devices that Nova assigns', 'Placement'):
             code, text = found[name]
             self.assertEqual(upgradecheck.Code.WARNING, code, name)
             self.assertIn('not checked', text)

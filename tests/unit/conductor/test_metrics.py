@@ -137,6 +137,12 @@ class CountersTest(MetricsTestCase):
             self.value('gpgpu_cleaning_seconds_count'),
             self.value('gpgpu_cleaning_seconds_sum')))
 
+    def test_request_without_a_host_is_counted_by_its_kind(self):
+        self.counters.request_refused('no_candidate')
+        self.assertEqual([1, 0], [
+            self.value('gpgpu_requests_refused_total', kind=kind)
+            for kind in ('no_candidate', 'filter_refused')])
+
     def test_failed_transaction_is_counted_by_its_kind(self):
         self.counters.failed(api.Failure.DEADLOCK)
         self.assertEqual(1, self.value(

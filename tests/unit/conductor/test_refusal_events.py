@@ -34,12 +34,13 @@ class RefusalCase(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        self.now = 0.0
+        self.now, self.refused_kinds = 0.0, []
         self.subject = self.other_conductor()
         self.log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin'))
 
     def other_conductor(self):
-        return refusal_events.RefusalEvents(self.db, lambda: self.now)
+        return refusal_events.RefusalEvents(
+            self.db, lambda: self.now, self.refused_kinds.append)
 
     def deny(self, instance='i1', reason='not_enough_available',
              subject=None):
@@ -111,6 +112,21 @@ class RowsTest(RefusalCase):
     def filtered(self, refusals):
         return self.subject.filtered(
             author.Author(actor='scheduler s1'), refusals)
+
+
+class ObserverTest(RefusalCase):
+
+    def test_requests_that_no_host_is_left_for_are_counted_once(self):
+        refusals = [self.refusal(), self.refusal(
+            instance_uuid='i2', passed=1)]
+        for _ in range(2):
+            self.subject.filtered(
+                author.Author(actor='scheduler s1'), refusals)
+        self.subject.no_candidate(
+            author.Author(actor='Nova (c)'), 'i3', 'p1', 'x')
+        self.deny()
+        self.assertEqual(
+            ['filter_refused', 'no_candidate'], self.refused_kinds)
 
 
 class DeniedTest(RefusalCase):

@@ -15,9 +15,12 @@ import pathlib
 
 import fixtures
 from nova import conf as nova_conf
+from oslo_config import cfg
+from oslo_messaging.notify import notifier
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd.upgrade import nova
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.scheduler_filters import all_filters
 from tests.unit.cmd.upgrade import base
 from tests.unit.cmd.upgrade import nova_conf as written
@@ -39,6 +42,8 @@ class NovaTestCase(written.NovaConfMixin, base.ResultTestCase):
 class ReadTest(NovaTestCase):
 
     def test_options_are_those_of_nova(self):
+        nova_conf.CONF.register_opts(
+            notifier._notifier_opts, group='oslo_messaging_notifications')
         for group, options in nova.OPTS.items():
             theirs = (nova_conf.CONF if group == 'DEFAULT'
                       else nova_conf.CONF._groups[group])._opts
@@ -172,3 +177,36 @@ class SameOptionsTest(NovaTestCase):
     def test_other_timeout_is_a_warning(self):
         self.assertIn('rpc_timeout is 60 in nova.conf, and 10',
                       self.warning(self.same('rpc_timeout = 60')))
+
+
+class NotificationsTest(NovaTestCase):
+
+    SENT = ('[notifications]', 'notification_format = versioned',
+            'versioned_notifications_topics = x,gpu',
+            '[oslo_messaging_notifications]', 'driver = messagingv2')
+
+    def notifications(self, *lines, topic='gpu'):
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        conf([], default_config_files=[])
+        conf.set_override('nova_notifications_topic', topic, 'gpgpu')
+        return nova.notifications(self.nova_conf(*lines), conf)
+
+    def test_topic_that_nova_sends_to_passes(self):
+        self.success(self.notifications(*self.SENT))
+
+    def test_conductor_without_a_topic_is_a_warning(self):
+        self.assertIn('set [gpgpu] nova_notifications_topic', self.warning(
+            self.notifications(*self.SENT, topic=None)))
+
+    def test_nova_that_sends_nothing_there_is_a_warning(self):
+        self.warning(self.notifications())
+        for number in (1, 2, 4):
+            lines = list(self.SENT)
+            del lines[number]
+            self.assertIn('sends no notifications to topic gpu',
+                          self.warning(self.notifications(*lines)))
+
+    def test_file_of_a_compute_host_passes(self):
+        self.success(self.notifications(
+            '[DEFAULT]', 'compute_driver = gpgpu.GpuLibvirtDriver'))
