@@ -175,7 +175,8 @@ def check_policy(text: str) -> str:
     """Return a cleaning policy unchanged, if it is one.
 
     :raises Invalid: it is no policy's name, and not at least two different
-        steps, ``reset`` or ``flr`` first and ``canary``, if any, last
+        steps, ``reset`` or ``flr`` first and ``canary``, if any, last; or it
+        has no ``settings`` after ``scrub-guest``
     """
     if text in POLICIES:
         return text
@@ -191,6 +192,12 @@ def check_policy(text: str) -> str:
                      f'if any, last, such as '
                      f'{SEPARATOR.join(POLICIES["scrub"])}; '
                      f'{HOST_DRIVER} is for vGPUs')
+    if SCRUB_GUEST in steps and (
+            SETTINGS not in steps[steps.index(SCRUB_GUEST):]):
+        raise exception.Invalid(
+            field='cleaning policy', value=text,
+            expected=f'{SETTINGS} after {SCRUB_GUEST}, since nothing else '
+                     f'compares what that guest left on the card')
     return text
 
 

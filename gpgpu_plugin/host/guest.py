@@ -60,7 +60,8 @@ class Guests(typing.Protocol):
         """Boot a guest, and wait until it has ended.
 
         The kernel stops each access of the card to memory that is not the
-        guest's (IOMMU). When the call returns, no process of the guest exists.
+        guest's (IOMMU), and the card's option ROMs do not run in it. When the
+        call returns, no process of the guest exists.
 
         :param seconds: time after which it is ended
         :param until: whether its output is complete, so that it can be ended

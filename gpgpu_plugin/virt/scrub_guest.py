@@ -158,7 +158,10 @@ class LibvirtGuests(guest_mod.Guests):
         _add(_add(devices, 'serial', type='pty'), 'target', port='0')
         for hostdev in self._hostdevs(
                 base.Attachment(functions=guest.functions), 0, MACHINE):
-            devices.append(hostdev.format_dom())
+            element = hostdev.format_dom()
+            # The BIOS would run the card's option ROM before the kernel.
+            _add(element, 'rom', bar='off')
+            devices.append(element)
         return str(etree.tostring(domain, encoding='unicode'))
 
 

@@ -12,8 +12,9 @@
 """Step ``scrub-guest``: a guest writes and verifies all memory of the GPU.
 
 The guest is the operator's, and is trusted, as is what it reports. The card is
-not trusted: no driver of the host is bound to it, and the IOMMU confines it to
-the memory of the guest. tools/scrub-guest has what runs in the guest.
+not trusted: no driver of the host is bound to it, its option ROM does not run
+in the guest, and the IOMMU confines it to the memory of the guest, which it
+can change by DMA. tools/scrub-guest has what runs in the guest.
 """
 
 from __future__ import annotations

@@ -43,6 +43,16 @@ class PolicyTest(base.BaseTestCase):
                 exception.Invalid, cleaning.check_policy, text)
             self.assertIn('default, scrub, reset-only', str(exc))
 
+    def test_scrub_guest_needs_settings_after_it(self):
+        for text in ('reset+scrub-guest', 'reset+settings+scrub-guest',
+                     'reset+settings+scrub-guest+canary'):
+            exc = self.assertRaises(
+                exception.Invalid, cleaning.check_policy, text)
+            self.assertIn('settings after scrub-guest', str(exc))
+        for text in ('reset+scrub-guest+settings',
+                     'flr+scrub-guest+settings+canary'):
+            self.assertEqual(text, cleaning.check_policy(text))
+
     def test_policy_is_of_whole_gpus(self):
         whole = ('reset', 'settings', 'scrub', 'canary')
         for stable_id, makes_mdevs, expected in (

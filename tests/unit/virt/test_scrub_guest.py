@@ -160,6 +160,13 @@ class DomainTest(GuestsCase):
             hostdev.get('managed')
             for hostdev in domain.findall('./devices/hostdev')})
 
+    def test_firmware_of_the_card_does_not_run_in_the_guest(self):
+        """An option ROM would read the nonce and print a report."""
+        roms = [hostdev.find('rom') for hostdev in self.xml().findall(
+            './devices/hostdev')]
+        self.assertEqual([{'bar': 'off'}] * 2, [
+            None if rom is None else dict(rom.attrib) for rom in roms])
+
     def test_domain_boots_the_image_once(self):
         domain = self.xml()
         self.assertEqual(
