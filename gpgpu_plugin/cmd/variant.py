@@ -125,9 +125,14 @@ def _given(parsed_args: argparse.Namespace) -> dict[str, typing.Any]:
 
 
 def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
-    """Say which steps of the cleaning policy hosts may not have."""
+    """Say what the cleaning policy proves nothing about, and needs."""
     own = cleaning.SHIPPED - {cleaning.HOST_DRIVER}
-    for step in cleaning.steps_of(variant.cleaning_policy):
+    steps = cleaning.steps_of(variant.cleaning_policy)
+    if own.issuperset(steps) and cleaning.ABOUT_MEMORY.isdisjoint(steps):
+        command.note(
+            f'{variant.cleaning_policy} proves nothing about the memory: an '
+            f'instance may read what the last one left in its GPU')
+    for step in steps:
         if step not in own:
             command.note(
                 f'{step} is not one of the cleaning steps of the plugin '

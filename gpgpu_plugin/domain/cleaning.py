@@ -257,7 +257,7 @@ def _unproven(result: StepResult | None, step: str,
         return None
     verified = _number(result, 'bytes_verified')
     memory = max(_number(result, 'bytes_of_memory'),
-                 (memory_mib or 0) * _MIB)
+                 _number(result, 'bytes_of_window'), (memory_mib or 0) * _MIB)
     if verified < memory or not memory:
         return (f'{step} verified {verified} of {memory} bytes of memory, '
                 f'which is not all of it')

@@ -24,7 +24,8 @@ class ScrubStep(step.Step):
     """Step that writes all memory through the largest prefetchable BAR.
 
     It is inapplicable if that BAR shows only a part of the GPU's memory, or if
-    the GPU has more than SCRUB_LIMIT.
+    there is more than SCRUB_LIMIT. If the BAR shows more than the GPU is said
+    to have, all of that is written: a guest could write it, too.
     """
 
     name = cleaning.SCRUB
@@ -33,8 +34,8 @@ class ScrubStep(step.Step):
     def run(self, target: step.Target) -> cleaning.StepResult:
         if target.device.memory_mib is None:
             return self.inapplicable(step.UNKNOWN_MEMORY)
-        total = target.device.memory_mib * _MIB
         window = target.vfio.memory(target.address)
+        total = max(target.device.memory_mib * _MIB, window)
         facts: step.Facts = {'bytes_of_memory': total,
                              'bytes_of_window': window}
         reachable = min(window, operations.SCRUB_LIMIT)

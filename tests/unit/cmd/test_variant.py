@@ -150,13 +150,22 @@ class VariantTest(base.CommandTestCase):
         for step in ('setings', 'acme-scrub'):
             self.assertIn(f'{step} is not one of the cleaning steps of the '
                           f'plugin itself (canary, flr, ', result.err)
-        for arguments in (('--cleaning-policy', 'reset+settings'),
+        for arguments in (('--cleaning-policy', 'reset+memory-clear'),
                           ('--unset', 'cleaning-policy')):
             result = self.manage('variant', 'set', 'H100', *arguments)
             self.assertEqual((0, ''), (result.code, result.err))
         self.assertIn('host-drive is not one of the ', self.manage(
             'variant', 'set', 'H100', '--cleaning-policy',
             'reset+host-drive').err)
+
+    def test_policy_that_proves_nothing_about_the_memory_is_noted(self):
+        self.done('variant', 'create', *base.H100)
+        for policy, expected in (
+                ('reset-only', True), ('flr+knobs+settings', True),
+                ('scrub', False), ('reset+acme-scrub', False)):
+            self.assertEqual(expected, 'proves nothing about the memory' in (
+                self.manage('variant', 'set', 'H100', '--cleaning-policy',
+                            policy).err), policy)
 
     def test_each_optional_field_is_unset(self):
         self.done('variant', 'create', *base.H100)

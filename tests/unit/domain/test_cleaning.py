@@ -112,6 +112,11 @@ class FailureTest(base.BaseTestCase):
                 else:
                     self.assertIn(f'{step} verified {expected}', reason)
 
+    def test_scrub_of_less_than_the_bar_shows_is_no_scrub(self):
+        self.assertIn('scrub verified 8 of 16 bytes', cleaning.failure(
+            [result('scrub', bytes_verified=8, bytes_of_memory=8,
+                    bytes_of_window=16)], ('scrub',)))
+
     def test_scrub_without_numbers_is_no_scrub(self):
         for facts in ({}, {'bytes_verified': 'all', 'bytes_of_memory': 'x'}):
             self.assertIn('0 of 0', cleaning.failure(

@@ -31,27 +31,26 @@ class ScrubTest(card.CardCase):
              'bytes_verified': 2 * _MIB}, results['scrub'].facts)
         self.assertEqual(bytes(2 * _MIB), self.vfio.content(self.address))
 
-    def test_window_larger_than_the_memory_is_no_hindrance(self):
-        """BARs have powers of two, memories do not."""
+    def test_all_that_the_bar_shows_is_written_without_a_canary(self):
+        """The variant's --memory-mib may be too small."""
+        secret, place = b'TENANT-A', 3 * _MIB + 5
         self.vfio.sizes[self.address] = 4 * _MIB
-        lengths = []
-        scrub = self.vfio.scrub
-
-        def note(address, length):
-            lengths.append(length // _MIB)
-            return scrub(address, length)
-        self.vfio.scrub = note
         self.use()
-        _, results = self.clean('scrub', memory_mib=3)
-        self.assertEqual('passed', results['scrub'].outcome)
-        self.assertEqual([3], lengths)
+        self.vfio.content(self.address)[place:place + len(secret)] = secret
+        verdict, results = self.clean('reset+settings+scrub', memory_mib=2)
+        self.assertNotIn(secret, self.vfio.content(self.address))
+        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertEqual(
+            {'bytes_of_memory': 4 * _MIB, 'bytes_of_window': 4 * _MIB,
+             'bytes_verified': 4 * _MIB}, results['scrub'].facts)
 
     def test_memory_that_takes_too_long_is_not_begun(self):
         self.vfio.sizes[self.address] = operations.SCRUB_LIMIT + 1
-        _, results = self.clean(
-            'reset+scrub', memory_mib=operations.SCRUB_LIMIT // _MIB + 1)
-        self.assertEqual('inapplicable', results['scrub'].outcome)
-        self.assertIn(f'{operations.SCRUB_LIMIT} of', results['scrub'].reason)
+        for memory_mib in (operations.SCRUB_LIMIT // _MIB + 1, 2):
+            _, results = self.clean('reset+scrub', memory_mib=memory_mib)
+            self.assertEqual('inapplicable', results['scrub'].outcome)
+            self.assertIn(f'{operations.SCRUB_LIMIT} of',
+                          results['scrub'].reason)
 
     def test_window_on_a_larger_memory_is_no_scrub(self):
         self.use()
