@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -51,20 +52,26 @@ def under_nova_lock(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return locked
 
 
-def _records(group: inventory_obj.GroupInventory,
+def _records(group: inventory_obj.GroupInventory | None,
+             found: Mapping[str, nova_types.InventoryRecord],
              ) -> dict[str, nova_types.InventoryRecord]:
-    return {
-        offer.resource_class: {
+    """Return the inventory that a provider should have.
+
+    A resource class that is there and that the group does not offer stays,
+    reserved in full: an allocation may be on it.
+
+    :param group: None: it does not exist, or is not known
+    :param found: what the provider has
+    """
+    records: dict[str, nova_types.InventoryRecord] = {
+        name: {**record, 'reserved': record['total']}
+        for name, record in found.items()}
+    for offer in group.types if group is not None else ():
+        records[offer.resource_class] = {
             'total': offer.total, 'reserved': offer.reserved, 'min_unit': 1,
             'max_unit': offer.max_unit, 'step_size': 1,
             'allocation_ratio': 1.0}
-        for offer in group.types}
-
-
-def _all_reserved(records: Mapping[str, nova_types.InventoryRecord],
-                  ) -> dict[str, nova_types.InventoryRecord]:
-    return {name: {**record, 'reserved': record['total']}
-            for name, record in records.items()}
+    return records
 
 
 def _own_providers(tree: nova_types.ProviderTree, node: str) -> list[str]:
@@ -105,28 +112,26 @@ def apply(tree: nova_types.ProviderTree, node: str,
     The compute node has a trait while the host has groups. Nova writes it to
     Placement with its next update of the host.
 
-    A provider that is in the tree but not in the inventory, or whose
-    inventory is unknown (None), is reserved in full: if it left the tree
-    while an allocation is on it, every other build on the host would fail.
+    What is in the tree but not in the inventory, be it a provider or a
+    resource class, or whose inventory is unknown (None), is reserved in full:
+    if it left the tree while an allocation is on it, every other build and
+    delete on the host would fail.
 
     :param node: name of the compute node
     """
-    groups = inventory.groups if inventory is not None else ()
-    for group in groups:
-        if not tree.exists(group.provider_uuid):
-            tree.new_child(group.provider_name, node,
-                           uuid=group.provider_uuid)
-        tree.update_inventory(group.provider_uuid, _records(group))
-        tree.update_traits(group.provider_uuid, list(group.traits))
+    groups = {group.provider_uuid: group for group in (
+        inventory.groups if inventory is not None else ())}
+    for uuid, group in groups.items():
+        if not tree.exists(uuid):
+            tree.new_child(group.provider_name, node, uuid=uuid)
+        tree.update_traits(uuid, list(group.traits))
     if groups:
         tree.add_traits(node, naming.TRAIT_GPU_HOST)
     elif inventory is not None:
         tree.remove_traits(node, naming.TRAIT_GPU_HOST)
-    known = {group.provider_uuid for group in groups}
-    for uuid in _own_providers(tree, node):
-        if uuid not in known:
-            tree.update_inventory(
-                uuid, _all_reserved(tree.data(uuid).inventory))
+    for uuid in {*groups, *_own_providers(tree, node)}:
+        tree.update_inventory(uuid, _records(
+            groups.get(uuid), tree.data(uuid).inventory))
 
 
 def push(context: nova_types.Context, client: nova_types.ReportClient,
@@ -140,33 +145,59 @@ def push(context: nova_types.Context, client: nova_types.ReportClient,
         provider's generation changed in each of four attempts
     """
     for group in inventory.groups:
-        if written.get(group.provider_uuid, group) != group:
+        uuid = group.provider_uuid
+        if written.get(uuid, group) != group:
             # Each allocation since then changed the provider's generation,
             # and Nova logs an attempt with an older one as an error.
-            _fetch_anew(context, client, inventory.node_uuid, group)
+            client.invalidate_resource_provider(uuid, cacheonly=True)
         _push_group(context, client, inventory.node_uuid, group)
-        written[group.provider_uuid] = group
+        written[uuid] = group
 
 
 def _push_group(context: nova_types.Context, client: nova_types.ReportClient,
                 parent: str, group: inventory_obj.GroupInventory) -> None:
+    uuid = group.provider_uuid
     for attempt in range(_ATTEMPTS):
+        tree = _fetch(context, client, parent, group)
+        if not tree.exists(uuid):
+            continue
+        found = tree.data(uuid).inventory
         try:
             # Traits first: what is offered is described.
-            client.set_traits_for_provider(
-                context, group.provider_uuid, list(group.traits))
+            client.set_traits_for_provider(context, uuid, list(group.traits))
             client.set_inventory_for_provider(
-                context, group.provider_uuid, _records(group))
+                context, uuid, _without_unused(
+                    context, client, uuid, found, _records(group, found),
+                    {offer.resource_class for offer in group.types}))
             return
-        except ValueError:
-            # Nova's cache does not have the provider (yet).
-            _fetch(context, client, parent, group)
         except nova_exception.ResourceProviderUpdateConflict:
             if attempt == _ATTEMPTS - 1:
                 raise
-            _fetch_anew(context, client, parent, group)
+            client.invalidate_resource_provider(uuid, cacheonly=True)
     raise nova_exception.ResourceProviderUpdateFailed(
         url=group.provider_name, error='no provider to write to')
+
+
+def _without_unused(
+        context: nova_types.Context, client: nova_types.ReportClient,
+        uuid: str, found: Mapping[str, nova_types.InventoryRecord],
+        records: Mapping[str, nova_types.InventoryRecord],
+        offered: Collection[str]) -> dict[str, nova_types.InventoryRecord]:
+    """Leave out resource classes that nobody offers and that are not used.
+
+    A class is reserved in full first, so that it gets no allocation after
+    those that exist are read.
+    """
+    leaving = {name for name in records.keys() - offered
+               if records[name] == found[name]}
+    allocated = allocations(context, client, [uuid] if leaving else [])
+    if uuid in allocated:
+        leaving -= {name for amounts in allocated[uuid].values()
+                    for name in amounts}
+    else:
+        leaving.clear()
+    return {name: record for name, record in records.items()
+            if name not in leaving}
 
 
 def allocations(context: nova_types.Context, client: nova_types.ReportClient,
@@ -201,7 +232,7 @@ def withdraw(context: nova_types.Context, client: nova_types.ReportClient,
             continue
         tree = _fetch_anew(context, client, inventory.node_uuid, group)
         client.set_inventory_for_provider(
-            context, uuid, _all_reserved(tree.data(uuid).inventory))
+            context, uuid, _records(None, tree.data(uuid).inventory))
         del written[uuid]
 
 

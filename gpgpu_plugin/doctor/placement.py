@@ -61,9 +61,10 @@ def _inventories(host: str, group: inventory.GroupInventory,
     for resource_class in sorted(wanted.keys() | provider.inventories.keys()):
         ours = wanted.get(resource_class)
         theirs = provider.inventories.get(resource_class)
-        if ours == theirs:
-            continue
         larger = _offered(theirs) > _offered(ours)
+        # A class that nobody offers stays, reserved, while it is allocated.
+        if ours == theirs or (ours is None and not larger):
+            continue
         yield drift.of(
             'inventory_larger' if larger else 'inventory_smaller', host,
             f'{provider.name} {resource_class}', conductor=_units(ours),

@@ -57,16 +57,23 @@ class MdevTest(test_vgpus.MdevCase):
 class NvidiaVFTest(test_vgpus.NvidiaVFCase):
     """Drivers that create fewer vGPUs of a type than its size suggests."""
 
-    def take_fewer(self, type_id: str, most: int) -> None:
-        """Make drivers create fewer vGPUs of a type than its size suggests."""
+    def take(self, *type_ids: str, most: int) -> None:
+        """Make drivers create another number of vGPUs of types."""
         for path in self.sysfs('gpu1').glob(
                 f'bus/pci/devices/*/{vgpu_driver.RULE}'):
             rule = json.loads(path.read_text())
-            rule['types'][type_id]['max'] = most
-            path.write_text(json.dumps(rule))
+            for type_id in type_ids or rule['types']:
+                rule['types'][type_id]['max'] = most
+            vgpu_driver.set_rule(path.parent, rule)
+
+    def lose_types(self) -> None:
+        """Clear the types of all VFs, as a reboot of the host does."""
+        for path in self.sysfs('gpu1').glob(
+                'bus/pci/devices/*/nvidia/current_vgpu_type'):
+            path.write_text('0\n')
 
     def test_driver_capacity_limits_offers_after_changes(self) -> None:
-        self.take_fewer('1153', 3)
+        self.take('1153', most=3)
         first = self.boot(self.vgpu_flavor('L40S', Q12=3))
         # By its size a GPU has four of it.
         self.wait_for(lambda: self.unallocated(variant='L40S') == {
@@ -82,7 +89,7 @@ class NvidiaVFTest(test_vgpus.NvidiaVFCase):
             'L40S': 0, '4Q': 24, '12Q': 6}, 'all of it back')
 
     def test_refusal_of_the_driver_limits_later_offers(self) -> None:
-        self.take_fewer('1153', 3)
+        self.take('1153', most=3)
         # Nothing is broken; how many a GPU takes is known from now on.
         for left in (7, 6):
             refused = self.boot(self.vgpu_flavor('L40S', Q12=4), 'ERROR')
@@ -95,3 +102,18 @@ class NvidiaVFTest(test_vgpus.NvidiaVFCase):
         server = self.boot(self.vgpu_flavor('L40S', Q12=4))
         self.assertEqual(['1153'] * 4, self.typed())
         self.delete(server)
+
+    def test_server_whose_type_the_driver_lost_is_deleted_at_once(
+            self) -> None:
+        server = self.boot(self.vgpu_flavor('L40S', Q12=1))
+        self.lose_types()
+        self.take(most=0)
+        self.restart_compute()
+        self.assertEqual({0}, set(self.unallocated(variant='L40S').values()))
+        # Nova's delete writes to Placement while the allocation is there.
+        self.delete(server)
+
+        def classes() -> dict[str, int]:
+            self.run_once('gpu1')
+            return self.unallocated(variant='L40S')
+        self.wait_for(lambda: classes() == {'L40S': 0}, 'classes to leave')

@@ -40,6 +40,7 @@ class FakeReportClient:
     """Report client that records what Nova's would write to Placement.
 
     :ivar writes: provider UUIDs, one each write
+    :ivar fetches: provider UUIDs, one each time that Placement was asked
     :ivar allocations: providers by consumer
     :ivar deleted: consumers whose allocations were deleted
     :ivar conflicts: how many next writes meet another generation
@@ -50,6 +51,7 @@ class FakeReportClient:
         self.tree.new_root('h1', NODE)
         self.writes = []
         self.fetches = []
+        self._stale = set()
         self.conflicts = 0
         self.error = None
         self.allocations = {}
@@ -57,9 +59,12 @@ class FakeReportClient:
 
     def get_provider_tree_and_ensure_root(
             self, ctxt, rp_uuid, name=None, parent_provider_uuid=None):
-        self.fetches.append(rp_uuid)
         if not self.tree.exists(rp_uuid):
             self.tree.new_child(name, parent_provider_uuid, uuid=rp_uuid)
+            self._stale.add(rp_uuid)
+        if rp_uuid in self._stale:
+            self._stale.remove(rp_uuid)
+            self.fetches.append(rp_uuid)
         return self.tree
 
     def get_allocs_for_consumer(self, ctxt, consumer):
@@ -100,6 +105,7 @@ class FakeReportClient:
 
     def invalidate_resource_provider(self, rp_uuid, cacheonly=False):
         assert cacheonly, 'Nova may be about to write it'
+        self._stale.add(rp_uuid)
 
 
 class ComputeTestCase(base.BaseTestCase):

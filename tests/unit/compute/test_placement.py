@@ -11,6 +11,9 @@
 #    under the License.
 """Tests of groups in Nova's provider tree and in Placement."""
 
+import dataclasses
+from unittest import mock
+
 import os_traits
 from nova import exception as nova_exception
 from nova.compute import provider_tree
@@ -19,6 +22,12 @@ from oslotest import base
 from gpgpu_plugin.compute import placement
 from tests.unit.compute import base as compute_base
 from tests.unit.compute import make
+
+
+def totals(tree):
+    """Return (total, reserved) of the group's classes."""
+    return {name: (record['total'], record['reserved']) for name, record
+            in tree.data(make.GROUP).inventory.items()}
 
 
 class TreeTestCase(base.BaseTestCase):
@@ -59,6 +68,14 @@ class ApplyTest(TreeTestCase):
             self.record()['total'], self.record()['reserved']))
         self.assertEqual(0, self.tree.data('provider-T4').inventory[
             'CUSTOM_GPU_T4']['reserved'])
+
+    def test_class_that_is_gone_stays_and_is_reserved(self):
+        self.apply(make.group())
+        self.apply(dataclasses.replace(
+            make.group(), types=make.group('T4').types))
+        self.assertEqual(
+            {'CUSTOM_GPU_H100': (8, 8), 'CUSTOM_GPU_T4': (8, 0)},
+            totals(self.tree))
 
     def test_unknown_inventory_reserves_every_group(self):
         self.apply(make.group())
@@ -188,6 +205,49 @@ class PushTest(PushTestCase):
             nova_exception.ResourceProviderUpdateFailed, self.push,
             make.group())
         self.assertIn('h1_gpu_H100', str(exc))
+
+
+class UnusedClassTest(PushTestCase):
+    """A group loses its only resource class, which an allocation uses."""
+
+    def setUp(self):
+        super().setUp()
+        self.push(make.group())
+        self.client.allocations = {
+            'i1': {make.GROUP: {'CUSTOM_GPU_H100': 2}}}
+        self.gone = dataclasses.replace(make.group(), types=())
+
+    def totals(self):
+        return totals(self.client.tree)
+
+    def test_class_with_an_allocation_stays_reserved(self):
+        for _ in range(3):
+            self.push(self.gone)
+            self.assertEqual({'CUSTOM_GPU_H100': (8, 8)}, self.totals())
+        self.assertEqual([make.GROUP] * 2, self.client.writes)
+
+    def test_class_goes_once_it_is_reserved_and_not_allocated(self):
+        self.client.allocations = {
+            'i1': {make.GROUP: {'CUSTOM_GPU_T4': 1}, 'other': {}}}
+        self.push(self.gone)
+        # An allocation may have been made until it was reserved.
+        self.assertEqual({'CUSTOM_GPU_H100': (8, 8)}, self.totals())
+        self.push(self.gone)
+        self.assertEqual({}, self.totals())
+
+    def test_class_whose_allocations_are_unknown_stays(self):
+        self.push(self.gone)
+        self.client.get_allocations_for_resource_provider = mock.Mock(
+            side_effect=(
+                nova_exception.ResourceProviderAllocationRetrievalFailed(
+                    rp_uuid=make.GROUP, error='503')))
+        self.push(self.gone)
+        self.assertEqual({'CUSTOM_GPU_H100': (8, 8)}, self.totals())
+
+    def test_class_that_is_offered_again_is_not_reserved(self):
+        self.push(self.gone)
+        self.push(make.group())
+        self.assertEqual({'CUSTOM_GPU_H100': (8, 0)}, self.totals())
 
 
 class WithdrawTest(PushTestCase):

@@ -78,6 +78,11 @@ class CompareTest(base.BaseTestCase):
                 inventories={**PROVIDER.inventories, 'CUSTOM_GPU_OLD':
                              view.Inventory(total=1, reserved=0)})])
 
+    def test_class_that_stays_reserved_is_no_drift(self):
+        self.assertEqual([], self.found(inventories={
+            **PROVIDER.inventories,
+            'CUSTOM_GPU_OLD': view.Inventory(total=2, reserved=2)}))
+
     def test_missing_trait_is_set_again(self):
         self.assertEqual(
             [('trait_missing', 'h1_gpu_T4', drift.Repair.OFFER)],
