@@ -40,8 +40,8 @@ class _Change(reach.Command, show.ShowOne):
         parser.add_argument('flavor', help='name or ID of the flavor')
         return parser
 
-    def change(self, name: str, specs: dict[str, str],
-               classes: set[str]) -> dict[str, str]:
+    def change(self, name: str, specs: dict[str, str], classes: set[str],
+               ) -> tuple[dict[str, str], dict[str, str]]:
         """Make a flavor request exactly these GPUs; see ``apply``.
 
         :raises Conflict: Nova cannot be reached, or refuses the change
@@ -67,8 +67,10 @@ class FlavorSet(_Change, flavor.Flavor):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         specs, classes = self.specs(parsed_args)
-        self.change(parsed_args.flavor, specs, set(classes.values()))
-        return tuple(specs), tuple(specs.values())
+        kept, _ = self.change(
+            parsed_args.flavor, specs, set(classes.values()))
+        shown = {**specs, **kept}
+        return tuple(shown), tuple(shown.values())
 
 
 class FlavorUnset(_Change):
@@ -77,23 +79,24 @@ class FlavorUnset(_Change):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         classes = {variant.resource_class for variant
                    in self.api.variant_list(gpgpu_context.admin())}
-        removed = self.change(parsed_args.flavor, {}, classes)
+        _, removed = self.change(parsed_args.flavor, {}, classes)
         if not removed:
             self.note(f'flavor {parsed_args.flavor} requests no GPUs')
         return tuple(removed), tuple(removed.values())
 
 
 def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
-          classes: set[str]) -> dict[str, str]:
+          classes: set[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Make a flavor request exactly these GPUs; other keys stay.
 
-    So does the trait of hosts with GPUs, unless none is requested: whether
-    such hosts are isolated, only the conductor's configuration says for sure,
-    and the trait does no harm where they are not.
+    So do rules about the GPUs, such as a topology, that were not asked to
+    change, and the trait of hosts with GPUs, unless none is requested:
+    whether such hosts are isolated, only the conductor's configuration says
+    for sure, and the trait does no harm where they are not.
 
     :param specs: empty: it requests no GPUs
     :param classes: resource classes of all variants
-    :returns: the extra specs that were removed
+    :returns: rules and traits that stay, and the extra specs that were removed
     :raises Conflict: the flavor still requests other GPUs, too
     """
     flavor = compute.find_flavor(
@@ -104,10 +107,11 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
         sdk_exceptions.raise_from_response(compute.post(
             f'/flavors/{flavor.id}/os-extra_specs',
             json={'extra_specs': specs}, microversion=MICROVERSION))
-    removed = {key: before[key]
-               for key in sorted(before.keys() - specs.keys())
-               if _is_ours(key, classes)
-               and not (specs and key == naming.GPU_HOST_KEY)}
+    ours = {key: before[key] for key in sorted(before.keys() - specs.keys())
+            if _is_ours(key, classes)}
+    kept = {key: value for key, value in ours.items()
+            if specs and not key.startswith('resources:')}
+    removed = {key: value for key, value in ours.items() if key not in kept}
     left = list(removed)
     while left:
         try:
@@ -120,7 +124,7 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
                        f'be removed: {exc}; '
                        f'run the command again') from exc
         del left[0]
-    return removed
+    return kept, removed
 
 
 def _is_ours(key: str, classes: set[str]) -> bool:

@@ -44,8 +44,9 @@ class FlavorSetTest(cloud.GpuCloud):
             'resources:CUSTOM_GPU_H100': '2', 'gpgpu:topology': 'same_numa',
             'hw:numa_nodes': '1'}, self.specs())
         self.assertEqual((0, ''), self.set('--gpu', 'H100=1'))
-        self.assertEqual({'resources:CUSTOM_GPU_H100': '1',
-                          'hw:numa_nodes': '1'}, self.specs())
+        self.assertEqual({
+            'resources:CUSTOM_GPU_H100': '1', 'gpgpu:topology': 'same_numa',
+            'hw:numa_nodes': '1'}, self.specs())
         self.connect().compute.delete_flavor_extra_specs_property(
             self.flavor_id, 'hw:numa_nodes')
         self.assertEqual(1, len(self.devices_of(self.boot(self.flavor_id))))

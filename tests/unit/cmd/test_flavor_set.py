@@ -53,15 +53,22 @@ class FlavorSetTest(base.CommandTestCase):
         self.set('--gpu', 'H100=2', name=self.nova.flavor_id)
         self.assertEqual({'resources:CUSTOM_GPU_H100': '2'}, self.nova.specs)
 
-    def test_set_removes_other_gpus_and_rules_alone(self):
+    def test_set_removes_other_gpus_alone(self):
         rest = {'hw:cpu_policy': 'dedicated', 'resources:VGPU': '1',
                 'resources:CUSTOM_FPGA': '1', 'trait:CUSTOM_GPU': 'required'}
+        rules = {'gpgpu:numa_policy': 'required',
+                 'gpgpu:topology': 'same_switch'}
         self.nova.specs.update({
-            **rest, 'resources:PGPU': '1', 'resources:CUSTOM_GPU_GONE': '3',
-            'gpgpu:topology': 'same_switch'})
-        self.set('--gpu', 'H100=2')
-        self.assertEqual({**rest, 'resources:CUSTOM_GPU_H100': '2'},
-                         self.nova.specs)
+            **rest, **rules, 'resources:PGPU': '1',
+            'resources:CUSTOM_GPU_GONE': '3'})
+        shown = self.set('--gpu', 'H100=2')
+        gpus = {'resources:CUSTOM_GPU_H100': '2'}
+        self.assertEqual(({**gpus, **rules}, {**rest, **gpus, **rules}),
+                         (shown, self.nova.specs))
+        self.set('--gpu', 'H100=2', '--topology', 'same_numa')
+        self.assertEqual({
+            **rest, **gpus, **rules, 'gpgpu:topology': 'same_numa'},
+            self.nova.specs)
 
     def test_second_set_changes_nothing(self):
         self.set('--gpu', 'H100=2')
