@@ -55,6 +55,7 @@ PLUGIN, PLACEMENT, NOVA, CHANGE = 'gpgpu', 'placement', 'nova', 'change'
 UNKNOWN = 'unknown'
 """Reason if somebody could not be asked."""
 
+_NOT_CHANGED = (host_mod.HOST_SILENT, host_mod.HOST_DISABLED)
 _EXAMINED = frozenset({
     'ComputeFilter', 'GpuFilter', 'GpuNUMATopologyFilter',
     'NUMATopologyFilter'})
@@ -123,6 +124,17 @@ class Examination:
             return self._lines(answer, None, found)
         return self._lines(answer, fits, found)
 
+    def _besides(self, found: Sequence[tuple[str, host_mod.Finding]]) -> str:
+        """Return what a change of the plugin's devices leaves."""
+        ours = {demand.resource_class
+                for demand in self._asked.request.demands}
+        left = dict.fromkeys(
+            one.reason for by, one in found
+            if one.reason in _NOT_CHANGED or (
+                by != PLUGIN and one.reason != UNKNOWN
+                and one.resource_class not in ours))
+        return f'; not enough alone: {", ".join(left)}' if left else ''
+
     def fitting(self, answers: Iterable[objects.HostAnswer],
                 rows: Iterable[Row]) -> dict[str, candidates.Candidate]:
         """Return the candidates on hosts that fit, by the host's name."""
@@ -142,7 +154,8 @@ class Examination:
             *(Row(host=answer.host, fits=fits, by=CHANGE,
                   reason='+'.join(dict.fromkeys(
                       change.kind for change in proposal)),
-                  detail=in_words(answer.host, proposal, self._asked.request))
+                  detail=in_words(answer.host, proposal, self._asked.request)
+                  + self._besides(found))
               for proposal in answer.proposals)]
 
     def _placement(self, answer: objects.HostAnswer) -> _Findings:
@@ -189,13 +202,15 @@ _WORDS: Mapping[_Kind, Callable[[str, str], str]] = {
         f'enable {names}: gpgpu-manage vgpu-type enable '
         f'{names.replace("/", " ")} --host {host}'),
     _Kind.ENABLE: lambda host, names: (
-        f'enable {names}: gpgpu-manage device set {host} ADDRESS --enable'),
+        f'enable {names}: gpgpu-manage device set {host} {names} --enable'),
     _Kind.REPAIR: lambda host, names: (
         f'repair {names} (quarantined): gpgpu-manage device show '
-        f'{host} ADDRESS says why, and device release has it cleaned again'),
+        f'{host} {names} says why, and device release has it cleaned again'),
     _Kind.MOVE: lambda host, names: (
         f'move instance {names} to another host, and wait for the cleaning'),
 }
+_EACH = frozenset({_Kind.ENABLE_TYPE, _Kind.ENABLE, _Kind.REPAIR})
+"""Kinds with a command for each of their subjects."""
 
 
 def in_words(host: str, proposal: Iterable[objects.ChangeInfo],
@@ -206,8 +221,11 @@ def in_words(host: str, proposal: Iterable[objects.ChangeInfo],
     for change in proposal:
         names.setdefault(_Kind(change.kind), {})[
             change.address or change.subject] = None
-    return '; '.join(_words(host, kind, ', '.join(subjects), request)
-                     for kind, subjects in names.items())
+    return '; '.join(
+        _words(host, kind, ', '.join(some), request)
+        for kind, subjects in names.items()
+        for some in (([name] for name in subjects) if kind in _EACH
+                     else [subjects]))
 
 
 def _words(host: str, kind: _Kind, names: str,

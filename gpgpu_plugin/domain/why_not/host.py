@@ -41,10 +41,12 @@ class Finding:
     """A reason to refuse a request; its name is that of the claim's refusal.
 
     :ivar reason: a request.Reason, or HOST_SILENT or HOST_DISABLED
+    :ivar resource_class: of which Placement has too little
     """
 
     reason: str
     detail: str
+    resource_class: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

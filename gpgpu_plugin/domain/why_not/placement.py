@@ -165,7 +165,7 @@ def _resources(tree: Sequence[Provider], allowed: Sequence[Provider],
         left = [provider for provider in having if provider in allowed]
         if not having:
             yield host_mod.Finding(
-                reason=NO_INVENTORY,
+                reason=NO_INVENTORY, resource_class=name,
                 detail=f'no provider of this host has {name}')
         elif not left:
             yield host_mod.Finding(
@@ -188,5 +188,5 @@ def _capacity(providers: Sequence[Provider], name: str,
                 if (refusal := provider.inventories[name].refusal(amount))]
     if len(refusals) == len(providers):
         yield host_mod.Finding(
-            reason=NO_CAPACITY,
+            reason=NO_CAPACITY, resource_class=name,
             detail=f'{amount} of {name} requested; {"; ".join(refusals)}')

@@ -251,7 +251,23 @@ class WhyNotTest(base.CommandTestCase):
         self.assertIn('h1_gpu_H100: 1 free', self.details[1])
         self.assertIn('a fan', self.details[2])
         self.assertIn(f'move instance {base.INSTANCE} to', self.details[4])
+        # Placement has too few GPUs for the same reason as the plugin.
+        for detail in self.details[4:]:
+            self.assertTrue(detail.endswith(
+                '; not enough alone: service_disabled, service_down'), detail)
         self.assertIn('fits on 0 of 1 hosts', remarks)
+
+    def test_change_is_not_enough_where_traits_and_vcpus_are_against_it(self):
+        self.claim(7)
+        self.answers['/allocation_candidates'] = self.offered()
+        self.answers['/flavors/detail'] = {'flavors': [{
+            **FLAVOR, 'vcpus': 2000, 'extra_specs': {
+                **FLAVOR['extra_specs'], 'trait:CUSTOM_X': 'required'}}]}
+        self.rows('--flavor', 'gpu.2')
+        for detail in self.details[-2:]:
+            self.assertTrue(detail.endswith(
+                '; not enough alone: placement_trait_missing, '
+                'placement_no_capacity'), detail)
 
     def test_flavor_without_the_trait_of_an_isolated_host_is_refused(self):
         trait = {'trait:CUSTOM_GPGPU_HOST': 'required'}
@@ -397,8 +413,10 @@ class WordsTest(base.base.BaseTestCase):
                 (('undrain', 'h1', None), 'gpgpu-manage host undrain h1'),
                 (('enable_type', 'L4/L4-4Q', None),
                  'gpgpu-manage vgpu-type enable L4 L4-4Q --host h1'),
-                (('enable', 'u1', '0000:01:00.0'), '--enable'),
-                (('repair', 'u1', '0000:01:00.0'), 'device release'),
+                (('enable', 'u1', '0000:01:00.0'),
+                 'gpgpu-manage device set h1 0000:01:00.0 --enable'),
+                (('repair', 'u1', '0000:01:00.0'),
+                 'gpgpu-manage device show h1 0000:01:00.0 says why'),
                 (('move', 'i1', None), 'move instance i1 to another host'),
                 (('fewer', '3', None), 'request 3 of CUSTOM_GPU_H100 '
                  'instead of 4')):
@@ -406,6 +424,14 @@ class WordsTest(base.base.BaseTestCase):
         self.assertIn('gpgpu:topology=any instead of same_numa', self.words(
             ('topology', 'any', None),
             topology=request_mod.Topology.SAME_NUMA))
+
+    def test_each_device_has_a_command_of_its_own(self):
+        self.assertEqual(
+            'enable 0000:01:00.0: gpgpu-manage device set h1 0000:01:00.0 '
+            '--enable; enable 0000:02:00.0: gpgpu-manage device set h1 '
+            '0000:02:00.0 --enable', self.words(
+                ('enable', 'u1', '0000:01:00.0'),
+                ('enable', 'u2', '0000:02:00.0')))
 
     def test_subjects_of_one_kind_are_one_sentence(self):
         self.assertEqual(
