@@ -21,16 +21,20 @@ import typing
 import uuid
 from collections.abc import Iterator
 
+PRIVATE = 0o600
+"""Mode of a file that only its owner can read."""
+
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
 """Errors of fsync for what has no disk, such as a pipe."""
 
 
-def replace(path: pathlib.Path, text: str) -> None:
+def replace(path: pathlib.Path, text: str, mode: int = PRIVATE) -> None:
     """Replace the whole file, and create its directory if needed.
 
     The new text is on disk when the function returns. If the power fails
     before, the file has either the complete old text or the complete new one.
 
+    :param mode: of the file
     :raises OSError: the file cannot be written
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +42,8 @@ def replace(path: pathlib.Path, text: str) -> None:
     new = path.with_name(f'{path.name}.new')
     # Made anew: somebody who may write to the folder could have made a link.
     new.unlink(missing_ok=True)
-    with new.open('x', encoding='utf-8') as file:
+    with _created(new, mode) as file:
+        _keep_owner(file, path)
         file.write(text)
         file.flush()
         # Otherwise the new name may reach the disk before the text.
@@ -52,7 +57,7 @@ def new(path: pathlib.Path) -> Iterator[typing.IO[str]]:
     """Return the context in which a new file is written.
 
     It gets its name when it is complete and on disk. If the block fails,
-    there is no file.
+    there is no file. Nobody but its owner can read it.
 
     :raises FileExistsError: a file has this name, and stays as it is
     :raises OSError: the file cannot be written
@@ -61,7 +66,7 @@ def new(path: pathlib.Path) -> Iterator[typing.IO[str]]:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     unfinished = path.with_name(f'.{path.name}.{uuid.uuid4().hex}')
     try:
-        with unfinished.open('x', encoding='utf-8', newline='') as file:
+        with _created(unfinished, PRIVATE, newline='') as file:
             yield file
             sync(file)
         # Unlike a rename, it replaces no file that was made meanwhile.
@@ -69,6 +74,28 @@ def new(path: pathlib.Path) -> Iterator[typing.IO[str]]:
     finally:
         unfinished.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def _created(path: pathlib.Path, mode: int,
+             newline: str | None = None) -> typing.IO[str]:
+    """Return a new file, which is open for writing.
+
+    The mode does not depend on the umask of whoever runs the program.
+    """
+    number = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    os.fchmod(number, mode)
+    return os.fdopen(number, 'w', encoding='utf-8', newline=newline)
+
+
+def _keep_owner(file: typing.IO[str], path: pathlib.Path) -> None:
+    """Give a new file to the owner of the file that it will replace.
+
+    Only root can; whoever else may replace the file becomes its owner.
+    """
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        known = path.stat()
+        os.fchown(file.fileno(), known.st_uid, known.st_gid)
 
 
 def sync(file: typing.IO[str]) -> bool:

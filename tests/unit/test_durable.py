@@ -137,6 +137,17 @@ class DurableTest(base.BaseTestCase):
             vfio_drivers.VFIODriver(module='vfio-pci', name='vfio-pci'))
         self.check(f'{self.folder}/{boot_files.RULES}')
 
+    def test_files_are_private_whatever_the_umask(self):
+        self.addCleanup(os.umask, os.umask(0))
+        folder = pathlib.Path(self.folder)
+        durable.replace(folder / 'map.html', 'text')
+        durable.replace(folder / 'rules', 'text', mode=0o644)
+        with durable.new(folder / 'usage.csv') as file:
+            file.write('text')
+        self.assertEqual([0o600, 0o644, 0o600], [
+            (folder / name).stat().st_mode & 0o777
+            for name in ('map.html', 'rules', 'usage.csv')])
+
     def test_file_beside_the_one_that_is_replaced_stays(self):
         beside = pathlib.Path(self.folder, 'map.new')
         beside.write_text('of the operator')

@@ -140,6 +140,6 @@ def _replace(rules: Mapping[str, str]) -> None:
     if rules:
         durable.replace(path, _HEADER + ''.join(
             f'{_MARK}{id_}\n{rule}\n'
-            for id_, rule in sorted(rules.items())))
+            for id_, rule in sorted(rules.items())), mode=0o644)
     else:
         path.unlink(missing_ok=True)
