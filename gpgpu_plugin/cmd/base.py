@@ -16,17 +16,21 @@ from __future__ import annotations
 import argparse
 import typing
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
 
 from cliff import _argparse
 from cliff import app as cliff_app
 from cliff import command as cliff_command
 
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import examples
 
 # For annotations alone: most commands need neither.
 if typing.TYPE_CHECKING:
     import openstack.connection
+    from cliff import lister
     from oslo_config import cfg
 
 CONFIG_FILE = '/etc/gpgpu/gpgpu.conf'
@@ -79,6 +83,16 @@ class Command(cliff_command.Command):
     def note(self, text: str) -> None:
         """Print a remark on stderr that is not part of the result."""
         self.app.stderr.write(f'{self.app.NAME}: {text}\n')
+
+    def produce_output(self, parsed_args: argparse.Namespace,
+                       column_names: Sequence[str],
+                       data: Iterable[Sequence[object]]) -> int:
+        """Print the rows of a list; a CSV file has no formulas."""
+        if parsed_args.formatter == 'csv':
+            data = [[columns.without_formula(value) for value in row]
+                    for row in data]
+        cliff_list = typing.cast('lister.Lister', super())
+        return int(cliff_list.produce_output(parsed_args, column_names, data))
 
     def explain(self, exc: Exception) -> str:
         """Return an error of this command as one line for the operator.

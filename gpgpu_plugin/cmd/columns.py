@@ -28,6 +28,9 @@ Fields = tuple[Sequence[str], Iterable[object]]
 if typing.TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_FORMULA = tuple('=+-@\t\r')
+"""Characters that begin a formula in a spreadsheet."""
+
 _INITIALISMS = ('dsn', 'id', 'iommu', 'numa', 'ram', 'uuid')
 
 
@@ -55,6 +58,17 @@ class Cell(columns.FormattableColumn[object]):
         # Plain lists and strings: YAML would tag a tuple or an enum.
         plain: object = json.loads(json.dumps(self._value))
         return plain
+
+
+def without_formula(value: object) -> object:
+    """Return a value of a CSV file, of which a spreadsheet computes nothing.
+
+    Serial numbers, names and reasons come from cards, hosts and tenants.
+    """
+    if isinstance(value, Cell):
+        return Cell(without_formula(value._value))
+    return f"'{value}" if isinstance(value, str) and value.startswith(
+        _FORMULA) else value
 
 
 def title(name: str) -> str:

@@ -25,13 +25,11 @@ from cliff import command
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import durable
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import usage as objects
-
-_FORMULA = tuple('=+-@\t\r')
-"""Characters that begin a formula in a spreadsheet."""
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(objects.UsageInfo))
 
@@ -110,11 +108,6 @@ class UsageExport(reach.Command, command.Command):
 
 
 def _row(usage: objects.UsageInfo) -> dict[str, object]:
-    """Return the fields of a usage, none of which is a formula.
-
-    The serial number comes from the card or the host, and is not trusted.
-    """
-    return {
-        name: f"'{value}" if isinstance(value, str) and value.startswith(
-            _FORMULA) else value
-        for name, value in dataclasses.asdict(usage).items()}
+    """Return the fields of a usage, none of which is a formula."""
+    return {name: columns.without_formula(value)
+            for name, value in dataclasses.asdict(usage).items()}

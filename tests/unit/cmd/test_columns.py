@@ -53,6 +53,19 @@ class CellTest(base.BaseTestCase):
             self.assertIs(type(expected), type(plain))
 
 
+class FormulaTest(base.BaseTestCase):
+
+    def test_texts_that_begin_a_formula_are_quoted(self):
+        for text in ('=1+1', '+1', '-1', '@SUM(A1)', '\t=1', '\r=1'):
+            self.assertEqual(f"'{text}", columns.without_formula(text))
+            self.assertEqual(f"'{text}", columns.without_formula(
+                columns.Cell(text)).machine_readable())
+
+    def test_other_values_stay(self):
+        for value in ('a=b', '', -1, None, ('-1',)):
+            self.assertIs(value, columns.without_formula(value))
+
+
 class TitleTest(base.BaseTestCase):
 
     def test_initialism_is_upper_case(self):

@@ -117,6 +117,14 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual('available', self.json(
             'device', 'show', device)['Shown State'])
 
+    def test_csv_has_no_formula_of_a_reason(self):
+        device = self.first()
+        self.done('device', 'quarantine', device, '--reason', '=1+1')
+        out = self.done(
+            'event', 'list', '--device', device, '--long', '-f', 'csv')
+        self.assertIn('"\'=1+1"', out)
+        self.assertNotIn('"=1+1', out)
+
     def test_quarantined_device_shows_who_did_it_and_is_cleaned(self):
         device = self.first()
         shown = self.json('device', 'quarantine', device, '--reason', 'heat')
