@@ -84,10 +84,12 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'host undrain': ('gpu1',),
     'instance history': ('d9428888-122b-41e1-b85c-5d3b8d7d4f2e',),
     'instance show': ('d9428888-122b-41e1-b85c-5d3b8d7d4f2e',),
-    'key create': ('host gpu1 --file gpu1.key',),
+    'key create': ('host gpu1 --file gpu1.key', 'host gpu1 gpu2 --dir keys',
+                   'host --all --dir new-keys'),
     'key init': ('',),
     'key list': ('',),
     'key revoke': ('host gpu1 --number 2',),
+    'key rotate': ('', '--finish'),
     'map': (
         '--by owner',
         '--html gpus.html',

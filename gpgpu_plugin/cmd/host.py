@@ -141,3 +141,6 @@ class HostDelete(reach.Command, command.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         self.api.host_delete(
             gpgpu_context.admin(), parsed_args.host, force=parsed_args.force)
+        self.note(f'the keys of {parsed_args.host} stay valid, so that it can '
+                  f'report again; if it is gone, run "gpgpu-manage key revoke '
+                  f'host {parsed_args.host}"')

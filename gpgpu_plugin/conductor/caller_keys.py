@@ -79,5 +79,6 @@ def make(db: api.Database, master: signature.MasterKey,
     :raises Invalid: the name cannot be written into a key file
     """
     master.derive(kind, name, 0)
-    number = db.write(lambda session: caller_key_db.add(session, kind, name))
+    number = db.write(lambda session: caller_key_db.add(
+        session, kind, name, master.id))
     return master.derive(kind, name, number)

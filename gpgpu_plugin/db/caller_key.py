@@ -43,7 +43,7 @@ def is_valid(session: orm.Session, kind: str, name: str,
         _Key.revoked_at.is_(None))) is not None
 
 
-def add(session: orm.Session, kind: str, name: str) -> int:
+def add(session: orm.Session, kind: str, name: str, master_id: str) -> int:
     """Store that a key was made; return its number.
 
     The number is random. If numbers were counted, a database that was restored
@@ -52,7 +52,7 @@ def add(session: orm.Session, kind: str, name: str) -> int:
     """
     number = secrets.randbelow(_NUMBERS) + 1
     session.add(_Key(kind=kind, name=name, number=number,
-                     created_at=event_db.now()))
+                     master_id=master_id, created_at=event_db.now()))
     session.flush()
     return number
 

@@ -28,7 +28,8 @@ class CallerKey(column.Base):
     """A key that was made for a caller; the key itself is not stored.
 
     ``kind``, ``name``, ``number``: whose key it is, and which of them (a
-    random number); it is derived from these and a master key (rpc.signature).
+    random number); it is derived from these and a master key (rpc.signature),
+    whose ID is ``master_id``.
     ``created_at``, ``revoked_at``: when it was made, and from when on it is
     refused (UTC).
 
@@ -41,6 +42,8 @@ class CallerKey(column.Base):
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(16))
     name: orm.Mapped[str] = orm.mapped_column(column.NAME)
     number: orm.Mapped[int]
+    master_id: orm.Mapped[str] = orm.mapped_column(
+        sa.String(16), server_default='unknown')
     created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         server_default=column.UNKNOWN_TIME)
     revoked_at: orm.Mapped[datetime.datetime | None]

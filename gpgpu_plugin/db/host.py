@@ -291,6 +291,11 @@ def of_other_versions(session: orm.Session, version: str,
         .order_by(models.Host.name)).tuples())
 
 
+def names(session: orm.Session) -> list[str]:
+    """Return the names of all live hosts."""
+    return _names(session, sa.true())
+
+
 def restored(session: orm.Session) -> list[str]:
     """Return the names of live hosts that must report after a restore."""
     return _names(session, models.Host.restored.is_(True))

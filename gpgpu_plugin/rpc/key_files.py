@@ -27,6 +27,7 @@ import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import signature
 
@@ -120,6 +121,23 @@ def write(path: pathlib.Path, make: Callable[[], str]) -> None:
             raise
 
 
+def rotate(conf: cfg.ConfigOpts, *, keep: bool) -> signature.MasterKey:
+    """Put a new master key before the others, or keep only the first one.
+
+    The owner of the file stays.
+
+    :param keep: keep the older keys, and make a new one
+    :returns: the first key
+    :raises ConfigInvalid: there is no master key, or others may read the file
+    :raises OSError: the file cannot be written
+    """
+    known = masters(conf)
+    new = (signature.new_master(), *known) if keep else known[:1]
+    durable.replace(master_path(conf), ''.join(
+        f'{master.to_text()}\n' for master in new))
+    return new[0]
+
+
 def _make_folder(path: pathlib.Path) -> None:
     """Make a folder through which each service reaches its own file.
 
@@ -135,7 +153,7 @@ def _make_folder(path: pathlib.Path) -> None:
 def _read(path: pathlib.Path, remedy: str) -> str:
     try:
         with path.open(encoding='ascii') as file:
-            mode = os.fstat(file.fileno()).st_mode
+            folder, status = path.parent.stat(), os.fstat(file.fileno())
             text = file.read()
     except (OSError, UnicodeDecodeError) as exc:
         reason = (exc.strerror if isinstance(exc, OSError)
@@ -146,11 +164,29 @@ def _read(path: pathlib.Path, remedy: str) -> str:
         raise exception.ConfigInvalid(
             option=_OPTION,
             reason=f'cannot read {path}: {reason}; {remedy}') from None
-    if stat.S_IMODE(mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise _invalid(
             path, f'users other than its owner can access it (mode '
-                  f'{stat.S_IMODE(mode):04o}); run "chmod 600 {path}"')
+                  f'{stat.S_IMODE(status.st_mode):04o}); run "chmod 600 '
+                  f'{path}"')
+    _check_owner(path, status)
+    _check_owner(path.parent, folder)
+    if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+        raise _invalid(
+            path.parent, f'users other than its owner can replace keys in it; '
+                         f'run "chmod go-w {path.parent}"')
     return text
+
+
+def _check_owner(path: pathlib.Path, status: os.stat_result) -> None:
+    """Refuse what a stranger owns, who could write another key into it.
+
+    Root reads the files of all services.
+    """
+    if os.geteuid() and status.st_uid not in (0, os.geteuid()):
+        raise _invalid(
+            path, f'its owner is user {status.st_uid}, and must be root or '
+                  f'the user of this service, {os.geteuid()}')
 
 
 def _invalid(path: pathlib.Path, reason: str) -> exception.ConfigInvalid:

@@ -52,9 +52,9 @@ _MASTER_PREFIX = 'gpgpu-master-1'
 
 _NONCE = re.compile(rf'[0-9a-f]{{{2 * _NONCE_BYTES}}}')
 
-_NAME = re.compile(r'[!-9;-~]{1,255}')
-"""Printable ASCII without space and colon, which separates the fields of a
-key's text."""
+_NAME = re.compile(r'[!-.0-9;-~]{1,255}')
+"""Printable ASCII without space, slash and colon: a key's file may have the
+name of its caller, and colons separate the fields of a key's text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,7 @@ class MasterKey:
 
         :raises Invalid: the name cannot be written into a key file
         """
-        if not _NAME.fullmatch(name):
-            raise exception.Invalid(
-                field='name', value=name,
-                expected='1 to 255 printable ASCII characters without space '
-                         'and colon')
+        check_name(name)
         return CallerKey(
             kind=kind, name=name, number=number, master_id=self.id,
             secret=hmac.digest(self.secret, msgspec.json.encode(
@@ -89,6 +85,18 @@ class MasterKey:
     def to_text(self) -> str:
         """Return the line of a master key file."""
         return f'{_MASTER_PREFIX}:{_base64(self.secret)}'
+
+
+def check_name(name: str) -> None:
+    """Refuse a name of a caller that a key cannot have.
+
+    :raises Invalid: it cannot be written into a key file, or be its name
+    """
+    if not _NAME.fullmatch(name):
+        raise exception.Invalid(
+            field='name', value=name,
+            expected='1 to 255 printable ASCII characters without space, '
+                     'slash and colon')
 
 
 def new_master() -> MasterKey:

@@ -615,7 +615,7 @@ class MariaDBNameTest(MariaDBMixin, base.ConductorTestCase):
 
     def test_keys_of_another_name_stay_valid(self):
         self.db.write(lambda session: [
-            caller_key_db.add(session, 'host', name)
+            caller_key_db.add(session, 'host', name, 'm')
             for name in ('cmp1', 'CMP1', 'cmp1 ')])
         self.db.write(lambda session: caller_key_db.revoke(
             session, 'host', 'CMP1', None))

@@ -109,7 +109,9 @@ class HostTest(base.CommandTestCase):
     def test_delete_of_a_host_that_nobody_serves_removes_it(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
-        self.done('host', 'delete', 'h1')
+        result = self.manage('host', 'delete', 'h1')
+        self.assertEqual(0, result.code, result.err)
+        self.assertIn('gpgpu-manage key revoke host h1', result.err)
         self.assertEqual([], self.json('host', 'list'))
 
     def serve(self, name):
@@ -152,7 +154,8 @@ class HostTest(base.CommandTestCase):
 
     def test_delete_by_force_refreshes_the_host(self):
         refreshed = self.serve('h-forced')
-        self.done('host', 'delete', 'h-forced', '--force')
+        self.assertEqual(0, self.manage(
+            'host', 'delete', 'h-forced', '--force').code)
         self.assertEqual(['h1'], self.hosts())
         self.assertTrue(refreshed.wait(60))
 

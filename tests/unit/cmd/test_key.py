@@ -21,6 +21,8 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import models
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from tests.unit.cmd import base as cmd_base
@@ -50,6 +52,13 @@ class KeyTest(base.BaseTestCase):
         result = self.manage(*arguments)
         self.assertEqual((1, ''), (result.code, result.out))
         return result.err
+
+    def conf(self):
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        api.register_opts(conf)
+        conf(['--config-file', str(self.path)], project='gpgpu')
+        return conf
 
     def listed(self):
         return [tuple(row.values()) for row in json.loads(
@@ -109,9 +118,61 @@ class KeyTest(base.BaseTestCase):
                       self.refused('key', 'create', 'host', 'h1'))
         self.assertEqual([], self.listed())
 
+    def test_keys_of_several_callers_are_made_in_a_folder(self):
+        self.done('key', 'init')
+        new = self.folder / 'new'
+        self.assertEqual(f'{new}/h1.key\n{new}/h2.key\n', self.done(
+            'key', 'create', 'host', 'h1', 'h2', 'h1', '--dir', str(new)))
+        (new / 'h1.key').unlink()
+        self.assertIn('h2.key', self.refused(
+            'key', 'create', 'host', 'h1', 'h2', '--dir', str(new)))
+        self.assertEqual(['h2.key'], os.listdir(new))
+        self.assertEqual(2, len(self.listed()))
+
+    def test_names_without_files_and_files_without_names_are_refused(self):
+        self.done('key', 'init')
+        for arguments in (('h1', 'h2'), (), ('--all',), ('h1', '--all'),
+                          ('../h1', '--dir', 'x')):
+            self.refused('key', 'create', 'host', *arguments)
+        self.refused('key', 'create', 'operator', '--all', '--dir', 'x')
+        self.assertEqual(2, self.manage(
+            'key', 'create', 'host', 'h1', '--dir', 'x', '--file', 'y').code)
+        self.assertEqual([], self.listed())
+
+    def test_keys_of_all_hosts_are_made(self):
+        self.done('key', 'init')
+        db = api.Database(self.conf())
+        db.write(lambda session: session.add_all(
+            models.Host(name=name, node=name, node_uuid=name, deleted=deleted)
+            for name, deleted in (('h1', 0), ('h2', 0), ('h3', 3))))
+        new = self.folder / 'new'
+        self.done('key', 'create', 'host', '--all', '--dir', str(new))
+        self.assertEqual({'h1.key', 'h2.key'}, set(os.listdir(new)))
+
+    def test_master_key_is_replaced_step_by_step(self):
+        path = self.keys / 'master.key'
+        self.done('key', 'init')
+        self.done('key', 'create', 'operator', 'root')
+        old, = path.read_text().splitlines()
+        self.done('key', 'rotate')
+        new, kept = path.read_text().splitlines()
+        self.assertEqual(old, kept)
+        self.assertEqual(0o600, path.stat().st_mode & 0o777)
+        self.done('key', 'create', 'operator', 'root', '--file',
+                  str(self.folder / 'k'))
+        [(_, _, number, *_, first), (*_, second)] = self.listed()
+        self.assertEqual(('old', 'new'), (first, second))
+        self.assertIn(f'operator root {number}',
+                      self.refused('key', 'rotate', '--finish'))
+        self.done('key', 'revoke', 'operator', 'root', '--number', str(number))
+        self.done('key', 'rotate', '--finish')
+        self.assertEqual([new], path.read_text().splitlines())
+        self.assertEqual(['unknown', 'new'],
+                         [row[-1] for row in self.listed()])
+
     def test_wrong_name_and_kind_are_refused(self):
         self.done('key', 'init')
-        self.assertIn('without space and colon',
+        self.assertIn('without space, slash and colon',
                       self.refused('key', 'create', 'host', 'h 1'))
         self.assertEqual(2, self.manage('key', 'create', 'guest', 'x').code)
         self.assertEqual(['master.key'], os.listdir(self.keys))
@@ -141,9 +202,6 @@ class KeyTest(base.BaseTestCase):
         path.write_text(
             f'{signature.new_master().to_text()}\n{path.read_text()}')
         self.done('key', 'create', 'scheduler', 's')
-        conf = cfg.ConfigOpts()
-        conf_gpgpu.register_opts(conf)
-        conf(['--config-file', str(self.path)], project='gpgpu')
-        new, _ = key_files.masters(conf)
+        new, _ = key_files.masters(self.conf())
         self.assertEqual(new.id, key_files.of_caller(
-            conf, context.CallerKind.SCHEDULER).master_id)
+            self.conf(), context.CallerKind.SCHEDULER).master_id)

@@ -113,6 +113,35 @@ class KeyFilesTest(base.BaseTestCase):
             self.assertIn(f'mode {mode:04o}', said)
             self.assertIn(f'chmod 600 {path}', said)
 
+    def test_file_and_folder_of_strangers_are_refused(self):
+        self.write()
+        user = os.geteuid() + 1
+        strangers, stat = set(), os.stat
+
+        def owned(path, *args, **kwargs):
+            found = list(stat(path, *args, **kwargs))
+            found[4] = user + 1 if path in strangers else user
+            return os.stat_result(found)
+
+        self.useFixture(fixtures.MonkeyPatch('os.geteuid', lambda: user))
+        self.useFixture(fixtures.MonkeyPatch('os.stat', owned))
+        self.useFixture(fixtures.MonkeyPatch('os.fstat', lambda number: owned(
+            pathlib.Path(os.readlink(f'/proc/self/fd/{number}')))))
+        key_files.of_caller(self.conf, Kind.HOST)
+        for path in (self.folder / 'host.key', self.folder):
+            strangers = {path}
+            self.assertIn(f'{path}: its owner is user {user + 1}',
+                          self.refused(key_files.of_caller, Kind.HOST))
+
+    def test_folder_in_which_others_can_replace_keys_is_refused(self):
+        self.write()
+        for mode in (0o775, 0o757):
+            self.folder.chmod(mode)
+            self.assertIn(f'chmod go-w {self.folder}',
+                          self.refused(key_files.of_caller, Kind.HOST))
+        self.folder.chmod(0o1777)
+        key_files.of_caller(self.conf, Kind.HOST)
+
     def test_key_of_another_caller_is_refused(self):
         self.write()
         said = self.refused(key_files.of_caller, Kind.HOST, 'h2')

@@ -29,6 +29,8 @@ def upgrade() -> None:
         sa.Column('kind', sa.String(16), nullable=False),
         sa.Column('name', sa.String(255), nullable=False),
         sa.Column('number', sa.Integer(), nullable=False),
+        sa.Column('master_id', sa.String(16), nullable=False,
+                  server_default='unknown'),
         sa.Column('created_at', sa.DateTime(), nullable=False,
                   server_default='1970-01-01 00:00:00'),
         sa.Column('revoked_at', sa.DateTime(), nullable=True),
