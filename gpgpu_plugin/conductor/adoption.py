@@ -35,6 +35,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -117,7 +118,7 @@ class _Adoption:
                 if assignment_db.is_used(row)]
         if used:
             # The book may be out of date: usage elsewhere goes on.
-            usage_db.begin(self._session, used, event_db.now(),
+            usage_db.begin(self._session, used, clock.utc(self._session),
                            ends_elsewhere=False)
 
     def _device(self, assignment: objects.Assignment) -> models.Device:
@@ -168,7 +169,7 @@ class _Adoption:
                      device: models.Device) -> None:
         """Store an assignment as ended, so that it is known from now on."""
         row = self._row(assignment, device)
-        row.active, row.ended_at = None, event_db.now()
+        row.active, row.ended_at = None, clock.utc(self._session)
         self._session.add(row)
 
     def _in_the_way(self, assignment: objects.Assignment,
@@ -204,7 +205,7 @@ class _Adoption:
             active=1, vgpu_type=assignment.vgpu_type,
             resource_class=assignment.resource_class,
             request=assignment_db.UNKNOWN_REQUEST, allocated=False,
-            claimed_at=event_db.now(),
+            claimed_at=clock.utc(self._session),
             host_generation=assignment.host_generation,
             exact=assignment.exact)
 

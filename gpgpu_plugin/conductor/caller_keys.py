@@ -69,7 +69,7 @@ class CallerKeys:
         """
         return self._db.write(
             lambda session: caller_key_db.use(
-                session, nonce, until, time.time() - _FORGOTTEN))
+                session, nonce, until, _FORGOTTEN))
 
 
 def make(db: api.Database, master: signature.MasterKey,

@@ -32,6 +32,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import card as card_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
@@ -164,7 +165,7 @@ def accept(session: orm.Session, device: models.Device) -> None:
     if card is None:
         card = models.Card(device_uuid=device.uuid)
         session.add(card)
-    card.dsn, card.serial, card.found_at = dsn, serial, event_db.now()
+    card.dsn, card.serial, card.found_at = dsn, serial, clock.utc(session)
     card.waits_for = None
 
 

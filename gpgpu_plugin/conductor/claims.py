@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import collections
 import json
-import time
 import uuid
 from collections.abc import Callable
 from collections.abc import Collection
@@ -41,6 +40,7 @@ from gpgpu_plugin.conductor import selection
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -221,7 +221,7 @@ def _assign(session: orm.Session, host: models.Host,
             resource_class=resource_class, request=_fingerprint(request),
             # The host adds named devices to the allocation next.
             allocated=is_exact or allocated[resource_class] > 0,
-            lease_expires_at=time.time() + lease,
+            lease_expires_at=clock.epoch(session) + lease,
             host_generation=host.generation,
             source_host=request.source_host,
             project_id=request.project_id, exact=is_exact))
@@ -230,7 +230,7 @@ def _assign(session: orm.Session, host: models.Host,
         device_db.swap(session, changes)
         assignment_db.insert(
             session, assigned, user_id=request.user_id, flavor=request.flavor,
-            claimed_at=event_db.now())
+            claimed_at=clock.utc(session))
         event_db.add_all(session, 'claim', host.name,
                          [(row.device, row) for row in assigned])
     return assigned
@@ -305,7 +305,7 @@ def _activate(session: orm.Session, host: models.Host,
     used = [row.uuid for row in rows
             if row.role == objects.ClaimRole.INSTANCE]
     if used:
-        usage_db.begin(session, used, event_db.now())
+        usage_db.begin(session, used, clock.utc(session))
     event_db.add_all(session, 'activate', host.name,
                      [(row.device, row) for row in rows])
     host_db.change(host)

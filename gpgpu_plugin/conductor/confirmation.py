@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -65,7 +66,7 @@ def confirm(
         outdated = _outdated(active, claimed)
         destination = [assignment for assignment in claimed
                        if assignment not in outdated]
-        at = event_db.now()
+        at = clock.utc(session)
         _activate(session, hosts, (
             assignment for assignment in destination
             if assignment.host_id == origin_id))

@@ -32,6 +32,7 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import examination as examination_db
@@ -210,7 +211,7 @@ def _repair_capacity(session: orm.Session, host: models.Host | None,
 def _repair_usage(session: orm.Session, host: models.Host | None,
                   found: drift_mod.Drift) -> None:
     ended = examination_db.ended_at(session, found.subject)
-    usage_db.end(session, [found.subject], ended or event_db.now())
+    usage_db.end(session, [found.subject], ended or clock.utc(session))
 
 
 _REPAIRS: Mapping[_Repair, Callable[

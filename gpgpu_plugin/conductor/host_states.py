@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import time
-
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import host_state
 
@@ -31,7 +30,7 @@ class HostStates:
     def __init__(self, session: orm.Session,
                  silent_after: float | None) -> None:
         self._closed = None if silent_after is None else host_db.closed(
-            session, time.time() - silent_after)
+            session, clock.epoch(session) - silent_after)
 
     def of(self, host: str) -> host_state.HostState | None:
         """Return the state of a host."""

@@ -21,8 +21,6 @@ its book lacks the claim.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 from oslo_log import log as logging
 
@@ -42,16 +40,13 @@ class LeaseWatch:
     """Tells hosts of expired leases.
 
     :param silent_after: seconds without a call after which a host is silent
-    :param clock: seconds since the epoch
     """
 
     def __init__(self, db: api.Database, compute: compute_api.ComputeAPI,
-                 silent_after: float,
-                 clock: Callable[[], float] = time.time) -> None:
+                 silent_after: float) -> None:
         self._db = db
         self._compute = compute
         self._silent_after = silent_after
-        self._clock = clock
         self._stopping = threading.Event()
         self._searches = periodic.Periodic(
             'gpgpu-leases', INTERVAL, self.run_once)
@@ -63,9 +58,8 @@ class LeaseWatch:
         """
         try:
             with self._db.reader() as session:
-                now = self._clock()
                 hosts = assignment_db.hosts_with_expired_lease(
-                    session, now, now - self._silent_after)
+                    session, self._silent_after)
         except Exception:
             # The database's driver has errors of its own.
             LOG.exception('Cannot search for expired leases; tried again '

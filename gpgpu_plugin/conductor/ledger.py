@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.db import models
@@ -37,7 +37,7 @@ from gpgpu_plugin.domain import ledger as rules
 
 def start(session: orm.Session, device: device_db.AnyDevice) -> None:
     """Note that the cleaning of a device begins now."""
-    ledger_db.start(session, device.uuid, event_db.now())
+    ledger_db.start(session, device.uuid, clock.utc(session))
 
 
 def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
@@ -50,7 +50,7 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
     :param device: as it was when it got the verdict, with its tokens
     :returns: seconds since the cleaning began; None: it is not known when
     """
-    now = event_db.now()
+    now = clock.utc(session)
     end = ledger_db.lengthen(session, device.uuid)
     began = end.started_at
     last = assignment_db.last_of_device(session, device.id)
@@ -74,7 +74,7 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
         project_id=last.project_id if last else None, actor=actor,
         started_at=_text(began) if began else None,
         finished_at=_text(now))))
-    # By another conductor's clock it may begin in the future.
+    # The clock may have been set back.
     return max(0.0, (now - began).total_seconds()) if began else None
 
 

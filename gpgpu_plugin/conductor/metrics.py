@@ -214,8 +214,7 @@ def read(db: api.Database, *, per_host: bool,
     began = time.monotonic()
     with db.reader() as session:
         gauges = gauges_db.read(
-            session, per_host=per_host,
-            heard_since=time.time() - silent_after)
+            session, per_host=per_host, silent_after=silent_after)
     return Reading(gauges=gauges, seconds=time.monotonic() - began)
 
 
@@ -225,16 +224,13 @@ class Gauges:
     :param get: returns them; None if the database does not answer
     :param per_host: whether they have the label ``host``
     :param silent_after: seconds without a call after which a host is silent
-    :param clock: returns the seconds since the epoch
     """
 
     def __init__(self, get: Callable[[], Reading | None], *, per_host: bool,
-                 silent_after: float,
-                 clock: Callable[[], float] = time.time) -> None:
+                 silent_after: float) -> None:
         self._get = get
         self._per_host = per_host
         self._silent_after = silent_after
-        self._clock = clock
 
     def collect(self) -> Iterator[_Family]:
         """Return the gauges; without the database, only that it is down."""
@@ -248,7 +244,7 @@ class Gauges:
         yield self._devices(reading.gauges)
         yield self._health(reading.gauges)
         yield from self._capacities(reading.gauges)
-        yield from self._hosts(reading.gauges)
+        yield from self._hosts(reading.gauges.hosts)
         yield _Gauge('gpgpu_notifications_waiting', 'Notifications that no '
                      'broker has confirmed yet.',
                      reading.gauges.notifications)
@@ -301,18 +297,18 @@ class Gauges:
         yield most
         yield remaining
 
-    def _hosts(self, gauges: gauges_db.Gauges) -> Iterator[_Family]:
+    def _hosts(self, hosts: Collection[gauges_db.HeardHost],
+               ) -> Iterator[_Family]:
         yield _Gauge('gpgpu_hosts', 'Hosts that reported devices.',
-                     len(gauges.hosts))
-        since = self._clock() - self._silent_after
+                     len(hosts))
         yield _Gauge('gpgpu_silent_hosts', 'Hosts that have not called for '
                      f'{self._silent_after:.0f} s.',
-                     sum(host.heard_at < since for host in gauges.hosts))
+                     sum(host.is_silent for host in hosts))
         if self._per_host:
             family = self._family(
                 'gpgpu_host_heard_timestamp_seconds', 'When the host last '
                 'called a conductor; 0 if it is not known.')
-            for host in gauges.hosts:
+            for host in hosts:
                 family.add_metric((host.name,), host.heard_at)
             yield family
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import time
 import typing
 from collections.abc import Callable
 from collections.abc import Collection
@@ -45,6 +44,7 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import card as card_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -123,7 +123,7 @@ def check(session: orm.Session, host: models.Host,
     _explain(session, [
         device for device in devices if device.before_swap is not None
         and device.parent_id is None and device.reason == device.swapped])
-    now = event_db.now()
+    now = clock.utc(session)
     for device in devices:
         if (device.before_swap is not None and device.swapped_at is None
                 and device.parent_id is None):
@@ -142,7 +142,8 @@ def check(session: orm.Session, host: models.Host,
         if others:
             card.found_at, card.waits_for = now, None
             _check(session, host, card, gpu, others,
-                   time.time() - silent_after, before=before, stayed=stayed)
+                   clock.epoch(session) - silent_after, before=before,
+                   stayed=stayed)
         if stayed and gpu.uuid in unrecognised:
             # What is known of the number is of another card.
             continue
@@ -490,7 +491,7 @@ def decide(db: api.Database, silent_after: float,
         try:
             host = db.write(functools.partial(
                 _decide, device_uuid=device_uuid, host_id=host_id,
-                silent_since=time.time() - silent_after))
+                silent_after=silent_after))
         except exception.ConductorUnavailable as exc:
             LOG.warning('Cannot decide whether GPU %(device)s was moved; it '
                         'is tried again in %(interval)s s: %(reason)s', {
@@ -505,7 +506,7 @@ def decide(db: api.Database, silent_after: float,
 
 
 def _decide(session: orm.Session, device_uuid: str, host_id: int,
-            silent_since: float) -> str | None:
+            silent_after: float) -> str | None:
     """Decide about a card that waits, if that is possible now.
 
     :returns: the card's host; None: it still waits, or waits no more
@@ -525,7 +526,8 @@ def _decide(session: orm.Session, device_uuid: str, host_id: int,
         _recall(session, host, gpu, is_whole=left.whole_unclean)
     elif seen is None or _record(session, seen).is_clean:
         detail = 'it no longer waits for another host to report'
-    elif card_places.is_there(gpu, seen.device) and heard >= silent_since:
+    elif (card_places.is_there(gpu, seen.device)
+            and clock.epoch(session) - heard <= silent_after):
         if not card_places.has_called_since(
                 seen.host, card.found_at or card_places.NEVER):
             return None

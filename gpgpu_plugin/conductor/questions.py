@@ -24,7 +24,6 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from oslo_log import log as logging
-from sqlalchemy import orm
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
@@ -38,9 +37,6 @@ from gpgpu_plugin.rpc import compute_api as compute_api_mod
 from gpgpu_plugin.rpc import doctor_contract
 
 LOG = logging.getLogger(__name__)
-
-_FORGOTTEN = 3600
-"""Age in seconds at which a question is deleted: its conductor was killed."""
 
 _INTERVALS = (0.1, 0.1, 0.2, 0.2, 0.5)
 """Seconds before each query for an answer; the last one is repeated."""
@@ -90,9 +86,8 @@ class Questions:
              ) -> tuple[claim_obj.Usage, ...] | None:
         question = str(uuid.uuid4())
         until = self._clock() + timeout
-        now = time.time()
         self._db.write(lambda session: host_answer_db.ask(
-            session, question, host, now, now - _FORGOTTEN))
+            session, {question: host}))
         try:
             self._compute_api.ask(ctxt, host, question, assignments)
             for interval in itertools.chain(
@@ -118,14 +113,9 @@ class Questions:
         until = self._clock() + (
             doctor_contract.REPAIR_TIMEOUT if repairs
             else doctor_contract.EXAMINE_TIMEOUT)
-        now = time.time()
         self._compute_api.probe()
-
-        def ask(session: orm.Session) -> None:
-            for question, host in questions.items():
-                host_answer_db.ask(
-                    session, question, host, now, now - _FORGOTTEN)
-        self._db.write(ask)
+        self._db.write(lambda session: host_answer_db.ask(
+            session, questions))
         found: dict[str, str] = {}
         try:
             for question, host in questions.items():

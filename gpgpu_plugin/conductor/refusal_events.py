@@ -34,6 +34,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import author
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.objects import claim as claim_obj
@@ -65,7 +66,7 @@ _Decision = tuple[object, ...]
 class _Refusal:
     """An event of a refusal.
 
-    :ivar row: what is stored
+    :ivar row: what is stored; without a time, as of ``at``
     :ivar payload: of the notification
     :ivar at: when, by the clock of the process
     :ivar id: of the row; None: it is not stored yet
@@ -218,11 +219,21 @@ class RefusalEvents:
 
     def _store_together(self, chunk: Sequence[_Refusal]) -> None:
         """Store the first ones that wait, in one transaction."""
-        ids = self._db.write(functools.partial(_write, chunk))
+        ids = self._db.write(functools.partial(self._write, chunk))
         with self._lock:
             for refusal, event_id in zip(chunk, ids, strict=True):
                 refusal.id = event_id
         self._remove(len(chunk))
+
+    def _write(self, chunk: Sequence[_Refusal],
+               session: orm.Session) -> list[int]:
+        """Record refusals, and notify of them; return their events' ids."""
+        notification_db.refused(
+            session, [refusal.payload for refusal in chunk])
+        now = self._clock()
+        return event_db.store(session, [
+            {'at': clock.utc(session, now - refusal.at), **refusal.row}
+            for refusal in chunk])
 
     def _store_singly(self, chunk: Sequence[_Refusal]) -> bool:
         """Store the first ones that wait, and drop what is refused alone.
@@ -285,9 +296,3 @@ def _identity(by: author.Author, refusal: scheduling.FilterRefusal,
     """Return what no other decision has."""
     return (by.actor, refusal.at, refusal.request_id, refusal.instance_uuid,
             refusal.filter)
-
-
-def _write(chunk: Sequence[_Refusal], session: orm.Session) -> list[int]:
-    """Record refusals, and notify of them; return the ids of the events."""
-    notification_db.refused(session, [refusal.payload for refusal in chunk])
-    return event_db.store(session, [refusal.row for refusal in chunk])

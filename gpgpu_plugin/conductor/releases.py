@@ -34,6 +34,7 @@ from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -241,7 +242,8 @@ def _end_all(session: orm.Session, host: models.Host,
             row, kind, events, fault, policies.get(row.device.group_id or 0)))
         for row in rows]
     device_db.swap(session, changes)
-    assignment_db.end(session, rows, at or event_db.now(), alive_since, ages)
+    assignment_db.end(
+        session, rows, at or clock.utc(session), alive_since, ages)
     event_db.add_all(session, kind, host.name,
                      [(row.device, row) for row in rows], fault or detail,
                      level=logging.WARNING if any(

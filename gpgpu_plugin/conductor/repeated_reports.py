@@ -26,7 +26,6 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-import time
 
 from sqlalchemy import orm
 
@@ -57,7 +56,7 @@ def answer(db: api.Database, scan: objects.HostReport,
             return None
         assert last.report_answer is not None
         answer = codec.decode(inventory_obj.HostInventory, last.report_answer)
-        last_report.repeat(session, last, scan.number, time.time())
+        last_report.repeat(session, last, scan.number)
         return dataclasses.replace(answer, generation=last.generation)
     return db.write(work)
 

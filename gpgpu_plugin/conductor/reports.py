@@ -41,6 +41,7 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -126,7 +127,7 @@ def _match(session: orm.Session, host: models.Host,
         return inventory.of_host(session, host)
     recleaning.clean_again(session, {host.id: host})
     type_sync.sync(session, [host.id])
-    host.reported_at = event_db.now()
+    host.reported_at = clock.utc(session)
     return inventory.refresh(session, host)
 
 

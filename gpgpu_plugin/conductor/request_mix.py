@@ -35,6 +35,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import request_kind
 from gpgpu_plugin.domain.weighing import mix
 from gpgpu_plugin.objects import scheduling
@@ -61,11 +62,11 @@ _READ_AGAIN = 60.0
 class Requests:
     """Requests that wait for the database, and the mix. Thread-safe.
 
-    :param clock: seconds since the epoch
+    :param clock: seconds of a clock that never goes back
     """
 
     def __init__(self, db: api.Database,
-                 clock: Callable[[], float] = time.time) -> None:
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self._db = db
         self._clock = clock
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class Requests:
             return
         try:
             arrivals, requests = self._db.write(
-                functools.partial(_exchange, waiting, self._clock()))
+                functools.partial(_exchange, waiting))
         except exception.ConductorUnavailable as exc:
             LOG.warning('Cannot count requests, trying again in %(seconds)s '
                         's: %(reason)s',
@@ -142,7 +143,7 @@ def _is_storable(kind: scheduling.RequestKind) -> bool:
                 kind.vcpus, kind.memory_mib, kind.units)))
 
 
-def _exchange(waiting: Mapping[str, scheduling.RequestKind], now: float,
+def _exchange(waiting: Mapping[str, scheduling.RequestKind],
               session: orm.Session,
               ) -> tuple[int, tuple[scheduling.CountedRequests, ...]]:
     """Add requests.
@@ -150,6 +151,7 @@ def _exchange(waiting: Mapping[str, scheduling.RequestKind], now: float,
     :param waiting: by instance
     :returns: how many there were ever, and the most frequent ones
     """
+    now = clock.epoch(session)
     new = request_kind.count(session, waiting.keys(), now)
     kinds = collections.Counter(waiting[instance] for instance in new)
     request_kind.add(session, [

@@ -47,6 +47,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import combining
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import models
@@ -127,7 +128,7 @@ class SchedulerFeed:
         """Answer the first question, and others for which little is built."""
         with self._db.reader() as session:
             # Before the hosts are read.
-            now = host_db.now(session)
+            now = clock.epoch(session)
             asked = [question.at(now) for question in questions]
             found = _found(session, asked)
             found = found[:self._cheap([

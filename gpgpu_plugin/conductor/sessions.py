@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 import typing
 
 from oslo_log import log as logging
@@ -30,6 +29,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
@@ -175,7 +175,7 @@ def _check_machine(host: models.Host, request: objects.SessionRequest,
     """
     if host.takeover:
         return
-    silent = time.time() - (host.heard_at or 0)
+    silent = host_db.silence(host)
     if silent > timeout:
         return
     difference = (
@@ -211,7 +211,7 @@ def _accept(session: orm.Session, host: models.Host,
     # What the host or a scheduler once had must never be newer.
     host.generation = max(host.generation, request.generation)
     if host.start_uuid != request.start_uuid:
-        host.session_began_at = event_db.now()
+        host.session_began_at = clock.utc(session)
     host.start_uuid = request.start_uuid
     host.plugin_version = request.version and request.version[
         :_LONGEST_VERSION]
@@ -220,7 +220,7 @@ def _accept(session: orm.Session, host: models.Host,
         # report is news (conductor.moved_cards).
         host.report_digest = None
     host.machine = json.dumps(codec.to_primitive(request.identity))
-    host.heard_at = time.time()
+    host_db.hear(host)
     host.takeover = False
     host.restored = restored
     host.report_number = host.comparison_number = 0
@@ -253,10 +253,9 @@ def check(host: models.Host | None, origin: objects.Origin | None, *,
     :param hear: False where nothing is locked
     """
     refuse(host, origin, reported=reported)
-    now = time.time()
     if (hear and host is not None and origin is not None
-            and now - (host.heard_at or 0) >= _HEARD_PRECISION):
-        host.heard_at = now
+            and host_db.silence(host) >= _HEARD_PRECISION):
+        host_db.hear(host)
 
 
 class _Host(typing.Protocol):
@@ -339,7 +338,7 @@ def digest(db: api.Database, origin: objects.Origin) -> int:
         host = host_db.find(session, origin.host)
         check(host, origin, hear=False)
         assert host is not None
-        host_db.heard(session, host.id, time.time())
+        host_db.heard(session, host.id)
         rows = assignment_db.of_hosts(session, [host.id])
         return objects.digest(host.generation, (
             (row.uuid, row.instance_uuid, row.role, row.migration_uuid)
@@ -382,7 +381,7 @@ def mark_restored(db: api.Database) -> list[str]:
             renew(host)
             host.restored = True
             # A copy on another machine must not be the first to call.
-            host.heard_at = time.time()
+            host_db.hear(host)
             host_db.changed(host)
             event_db.add(session, 'restored', host.name)
         return [host.name for host in hosts]

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import models
@@ -59,7 +59,7 @@ def run(db: api.Database, period: audit.AuditPeriod,
 def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
     """Write some notifications; return whether there may be more."""
     state = outbox.lock_state(session)
-    now = _now(session)
+    now = clock.utc(session)
     _leave_future(session, state, period, now)
     # What was begun is completed, even if the length was changed.
     ending = outbox.auditing_until(state) or _begin_next(
@@ -76,12 +76,6 @@ def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
         state.audited_usage_id = rows[-1]['id']
         state.auditing_until = ending
     return True
-
-
-def _now(session: orm.Session) -> datetime.datetime:
-    """Return the database's time in UTC without a zone."""
-    return datetime.datetime.fromtimestamp(
-        host_db.now(session), datetime.UTC).replace(tzinfo=None)
 
 
 def _leave_future(session: orm.Session, state: models.NotificationState,

@@ -18,7 +18,6 @@ take, so further hosts would not help.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -29,6 +28,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import why_not
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
@@ -60,7 +60,7 @@ class Hosts:
         self.drained = tuple(dict.fromkeys(question.hosts))
         self.closed: Collection[str] = (
             frozenset() if silent_after is None else host_db.closed(
-                session, time.time() - silent_after).keys())
+                session, clock.epoch(session) - silent_after).keys())
         self.load(session, [host_db.get(session, name)
                             for name in self.drained])
 

@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
@@ -323,20 +324,19 @@ def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
         .where(models.Assignment.uuid.in_(list(uuids)))))
 
 
-def hosts_with_expired_lease(session: orm.Session, now: float,
-                             heard_since: float) -> list[str]:
+def hosts_with_expired_lease(session: orm.Session,
+                             silent_after: float) -> list[str]:
     """Return the names of hosts with an active assignment whose lease is over.
 
-    :param now: seconds since the epoch
-    :param heard_since: only hosts that called since then
+    :param silent_after: only hosts that called within so many seconds
     """
     return list(session.scalars(
         sa.select(models.Host.name).distinct()
         .join(models.Assignment,
               models.Assignment.host_id == models.Host.id)
         .where(models.Assignment.active == 1,
-               models.Assignment.lease_expires_at < now,
-               models.Host.heard_at >= heard_since)
+               models.Assignment.lease_expires_at < clock.now(),
+               models.Host.heard_at >= clock.now() - silent_after)
         .order_by(models.Host.name)))
 
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
 
 _Key = models.CallerKey
@@ -52,7 +52,7 @@ def add(session: orm.Session, kind: str, name: str, master_id: str) -> int:
     """
     number = secrets.randbelow(_NUMBERS) + 1
     session.add(_Key(kind=kind, name=name, number=number,
-                     master_id=master_id, created_at=event_db.now()))
+                     master_id=master_id, created_at=clock.utc(session)))
     session.flush()
     return number
 
@@ -69,7 +69,7 @@ def revoke(session: orm.Session, kind: str, name: str,
             sa.true() if number is None else _Key.number == number)
         .order_by(_Key.id)).all()
     for key in found:
-        key.revoked_at = event_db.now()
+        key.revoked_at = clock.utc(session)
     return [key.number for key in found]
 
 
@@ -99,9 +99,10 @@ def use(session: orm.Session, nonce: str, until: float,
         forgotten: float) -> bool:
     """Note that a call is executed; return False if it was before.
 
-    :param forgotten: seconds since the epoch; rows from before are deleted
+    :param forgotten: seconds after ``until`` after which rows are deleted
     """
-    session.execute(sa.delete(_Call).where(_Call.until < forgotten))
+    session.execute(sa.delete(_Call).where(
+        _Call.until < clock.now() - forgotten))
     try:
         with session.begin_nested():
             session.add(_Call(nonce=nonce, until=until))

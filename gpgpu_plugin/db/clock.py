@@ -13,11 +13,20 @@
 
 The clock is the time at which a statement begins, or a later one within the
 same statement. SQLite has milliseconds, the servers microseconds.
+
+Whatever is stored in a row, or compared with one, is a time by this clock:
+that of a conductor may be wrong. A transaction has one time: that of the
+statement with which it locked hosts, or else of the first question. If it
+waited for the lock, its time may be before that of a transaction that it
+waited for.
 """
 
 from __future__ import annotations
 
+import datetime
+
 import sqlalchemy as sa
+from sqlalchemy import orm
 from sqlalchemy.ext import compiler
 from sqlalchemy.sql import compiler as sql_compiler
 from sqlalchemy.sql import functions
@@ -35,6 +44,32 @@ class seconds(functions.FunctionElement[int]):
 
     type = sa.BigInteger()
     inherit_cache = True
+
+
+_TIME = 'gpgpu_time'
+_NOW = sa.select(now())
+
+
+def note(session: orm.Session, time: float) -> None:
+    """Set the time of a transaction, which a statement of it has read."""
+    session.info[_TIME] = time
+
+
+def epoch(session: orm.Session) -> float:
+    """Return the time of a transaction in seconds since the epoch."""
+    if _TIME not in session.info:
+        note(session, session.scalars(_NOW).one())
+    found: float = session.info[_TIME]
+    return found
+
+
+def utc(session: orm.Session, ago: float = 0) -> datetime.datetime:
+    """Return the time of a transaction in UTC without a zone.
+
+    :param ago: seconds before it
+    """
+    return datetime.datetime.fromtimestamp(
+        epoch(session) - ago, datetime.UTC).replace(tzinfo=None)
 
 
 @compiler.compiles(now, 'postgresql')

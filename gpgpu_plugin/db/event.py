@@ -30,6 +30,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import author
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import models
@@ -58,11 +59,6 @@ _LONGEST = 255
 _REASON = 64
 
 
-def now() -> datetime.datetime:
-    """Return the time in UTC without a zone, as all databases store it."""
-    return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-
-
 def add(session: orm.Session, kind: event.Kind, host: str | None = None,
         device: device_db.AnyDevice | None = None,
         assignment: assignment_db.AnyAssignment | None = None,
@@ -73,6 +69,7 @@ def add(session: orm.Session, kind: event.Kind, host: str | None = None,
     """
     _log(session, kind, host, [(device, assignment)], detail, level)
     session.add(models.Event(
+        at=clock.utc(session),
         **_values(author.of(session), kind, host, detail), **_objects(
             device, assignment)))
 
@@ -88,7 +85,8 @@ def add_all(session: orm.Session, kind: event.Kind, host: str,
     """
     objects = list(objects)
     _log(session, kind, host, objects, detail, level)
-    common = _values(author.of(session), kind, host, detail)
+    common = {'at': clock.utc(session),
+              **_values(author.of(session), kind, host, detail)}
     rows = [common | _objects(device, assignment)
             for device, assignment in objects]
     if rows:
@@ -97,7 +95,7 @@ def add_all(session: orm.Session, kind: event.Kind, host: str,
 
 def denied(by: author.Author, request: claim_obj.ClaimRequest,
            reason: str, detail: str) -> Row:
-    """Return the event of a claim that is denied now."""
+    """Return the event of a claim that is denied, but for its time."""
     return _values(by, 'claim_denied', request.host, detail) | {
         # Of a claim that may be malformed.
         'instance_uuid': request.instance_uuid[:_UUID],
@@ -117,7 +115,7 @@ def filtered(by: author.Author, refusal: scheduling.FilterRefusal) -> Row:
 
 def no_candidate(by: author.Author, instance_uuid: str,
                  project_id: str | None, detail: str) -> Row:
-    """Return the event of a request without a candidate in Placement."""
+    """Return the event of a request without a candidate, but for its time."""
     return _values(by, 'no_candidate', None, detail) | {
         'instance_uuid': instance_uuid[:_UUID],
         'project_id': project_id and project_id[:_LONGEST],
@@ -188,7 +186,7 @@ def _log(session: orm.Session, kind: event.Kind, host: str | None,
 def _values(by: author.Author, kind: event.Kind, host: str | None,
             detail: str | None) -> Row:
     return {
-        'at': now(), 'kind': kind, 'host': host,
+        'kind': kind, 'host': host,
         'actor': by.actor[:_LONGEST], 'request_id': by.request_id,
         'detail': detail and cleaning.shortened(detail)}
 

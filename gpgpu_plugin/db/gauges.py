@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
@@ -68,6 +69,7 @@ class HeardHost(typing.NamedTuple):
 
     name: str
     heard_at: float
+    is_silent: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,13 +86,15 @@ class Gauges:
 
 
 def read(session: orm.Session, *, per_host: bool,
-         heard_since: float = 0) -> Gauges:
+         silent_after: float = 1e10) -> Gauges:
     """Return the numbers of all live hosts.
 
     :param per_host: count each host by itself
-    :param heard_since: nothing remains on hosts that have not called since
-        then, in seconds since the epoch
+    :param silent_after: seconds without a call after which a host is silent,
+        and nothing of it remains
     """
+    is_silent = (sa.func.coalesce(models.Host.heard_at, 0)
+                 < clock.now() - silent_after)
     host = models.Host.name if per_host else sa.null()
     return Gauges(
         notifications=outbox.number(session),
@@ -102,10 +106,11 @@ def read(session: orm.Session, *, per_host: bool,
         capacities=[
             Capacity(name, variant, vgpu_type, int(most), int(remaining))
             for name, variant, vgpu_type, most, remaining
-            in session.execute(_capacities(host, heard_since))],
-        hosts=[HeardHost(name, heard_at or 0) for name, heard_at
+            in session.execute(_capacities(host, is_silent))],
+        hosts=[HeardHost(name, heard_at or 0, bool(silent))
+               for name, heard_at, silent
                in session.execute(
-                   sa.select(models.Host.name, models.Host.heard_at)
+                   sa.select(models.Host.name, models.Host.heard_at, is_silent)
                    .where(models.Host.deleted == 0))])
 
 
@@ -148,12 +153,12 @@ def _counts() -> sa.Subquery:
             .group_by(*devices.c).subquery())
 
 
-def _capacities(host: _Name, heard_since: float) -> _Select:
+def _capacities(host: _Name,
+                is_silent: sa.ColumnElement[bool]) -> _Select:
     vgpu_type = models.VGPUType
     remaining = sa.case(
-        (sa.and_(sa.func.coalesce(models.Host.heard_at, 0) >= heard_since,
-                 sa.not_(models.Host.service_disabled)),
-         vgpu_type.remaining_capacity), else_=0)
+        (sa.or_(is_silent, models.Host.service_disabled), 0),
+        else_=vgpu_type.remaining_capacity)
     return (
         sa.select(host.label('host'), models.Variant.name,
                   vgpu_type.vgpu_type, sa.func.sum(vgpu_type.max_capacity),

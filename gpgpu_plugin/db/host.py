@@ -25,15 +25,9 @@ from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import scheduling
 
-_CHANGED_AT = 'changed_at'
-"""What a session knows of the time of its transaction. Not an expression in
-the UPDATE, which would need a statement for each host."""
-
-
 # Made once: SQLAlchemy takes longer to make them than to run them.
 _LIVE = (models.Host.name == sa.bindparam('name'), models.Host.deleted == 0)
 _FIND = sa.select(models.Host).where(*_LIVE)
-_NOW = sa.select(clock.now())
 _VERSIONS = sa.select(models.Host.id, models.Host.generation,
                       models.Host.changed_at).order_by(models.Host.id)
 _CHANGED_SINCE = _VERSIONS.where(
@@ -135,7 +129,7 @@ def _lock(session: orm.Session, statement: _Locking,
     """Lock hosts, and note the time of their changes."""
     rows = session.execute(statement, values).all()
     if rows:
-        session.info[_CHANGED_AT] = rows[0][1]
+        clock.note(session, rows[0][1])
     return [host for host, _ in rows]
 
 
@@ -164,11 +158,6 @@ def listed(session: orm.Session, limit: int,
     if marker is not None:
         query = query.where(models.Host.name > marker)
     return list(session.scalars(query))
-
-
-def now(session: orm.Session) -> float:
-    """Return the database's time in seconds since the epoch."""
-    return session.scalars(_NOW).one()
 
 
 def changed_since(session: orm.Session,
@@ -200,7 +189,7 @@ def by_ids(session: orm.Session, ids: list[int]) -> list[models.Host]:
 def changed(host: models.Host) -> None:
     """Mark the (locked) host as changed, at a time in its transaction."""
     host.generation += 1
-    host.changed_at = _changed_at(host)
+    host.changed_at = clock.epoch(_session(host))
 
 
 def change(host: models.Host) -> None:
@@ -208,20 +197,13 @@ def change(host: models.Host) -> None:
 
     A flush of the session, as after ``changed``, takes twice as long.
     """
+    session = _session(host)
+    # Not an expression, which would need a statement for each host.
     values = {'generation': host.generation + 1,
-              'changed_at': _changed_at(host)}
-    _session(host).execute(_CHANGE, {'host_id': host.id, **values})
+              'changed_at': clock.epoch(session)}
+    session.execute(_CHANGE, {'host_id': host.id, **values})
     for name, value in values.items():
         orm.attributes.set_committed_value(host, name, value)
-
-
-def _changed_at(host: models.Host) -> float:
-    """Return the time of changes in the transaction of a host."""
-    session = _session(host)
-    if _CHANGED_AT not in session.info:
-        session.info[_CHANGED_AT] = now(session)
-    at: float = session.info[_CHANGED_AT]
-    return at
 
 
 def _session(host: models.Host) -> orm.Session:
@@ -235,8 +217,18 @@ def lock_row(session: orm.Session, name: str) -> models.Lock:
     return session.scalars(_LOCK_ROW, {'of_name': name}).one()
 
 
-def heard(session: orm.Session, host_id: int, at: float) -> None:
-    """Record when a host called, unless somebody has locked the host.
+def silence(host: models.Host) -> float:
+    """Return the seconds since a host called."""
+    return clock.epoch(_session(host)) - (host.heard_at or 0)
+
+
+def hear(host: models.Host) -> None:
+    """Note that the (locked) host calls."""
+    host.heard_at = clock.epoch(_session(host))
+
+
+def heard(session: orm.Session, host_id: int) -> None:
+    """Record that a host calls, unless somebody has locked the host.
 
     This never waits. A host that makes no other call calls again before it
     counts as silent.
@@ -247,7 +239,7 @@ def heard(session: orm.Session, host_id: int, at: float) -> None:
     if free is not None:
         session.execute(
             sa.update(models.Host).where(models.Host.id == free)
-            .values(heard_at=at)
+            .values(heard_at=clock.now())
             .execution_options(synchronize_session=False))
 
 

@@ -14,24 +14,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
 
 _Answer = models.HostAnswer
 
+_FORGOTTEN = 3600
+"""Age in seconds at which a question is deleted: its conductor was killed."""
 
-def ask(session: orm.Session, question: str, host: str, now: float,
-        forgotten: float) -> None:
-    """Store a question.
 
-    :param now: seconds since the epoch
-    :param forgotten: those that were asked before this are deleted
+def ask(session: orm.Session, questions: Mapping[str, str]) -> None:
+    """Store questions, the names of their hosts by UUID, and delete old ones.
     """
-    session.execute(sa.delete(_Answer).where(_Answer.asked_at < forgotten))
-    session.add(_Answer(question=question, host=host, asked_at=now))
+    now = clock.epoch(session)
+    session.execute(
+        sa.delete(_Answer).where(_Answer.asked_at < now - _FORGOTTEN))
+    session.add_all(_Answer(question=question, host=host, asked_at=now)
+                    for question, host in questions.items())
 
 
 def answer(session: orm.Session, question: str, host: str,

@@ -18,6 +18,7 @@ import typing
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
 
 
@@ -54,7 +55,7 @@ _LOCK = (
 _REPEAT = (
     sa.update(_HOSTS).where(_HOSTS.c.id == sa.bindparam('host_id'))
     .values(report_number=sa.bindparam('number'),
-            heard_at=sa.bindparam('now')))
+            heard_at=clock.now()))
 
 
 def lock(session: orm.Session, name: str) -> LastReport | None:
@@ -68,12 +69,10 @@ def lock(session: orm.Session, name: str) -> LastReport | None:
     return LastReport(*row) if row is not None else None
 
 
-def repeat(session: orm.Session, last: LastReport, number: int,
-           now: float) -> None:
+def repeat(session: orm.Session, last: LastReport, number: int) -> None:
     """Note that the (locked) host reported the same again.
 
     :param number: of the scan
-    :param now: seconds since the epoch
     """
     session.connection().execute(
-        _REPEAT, {'host_id': last.id, 'number': number, 'now': now})
+        _REPEAT, {'host_id': last.id, 'number': number})

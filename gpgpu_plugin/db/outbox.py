@@ -23,7 +23,6 @@ import dataclasses
 import datetime
 import json
 import logging
-import time
 import typing
 import uuid
 from collections.abc import Callable
@@ -100,7 +99,7 @@ def add(session: orm.Session, payloads: Iterable[
     publisher: Publisher | None = session.info.get(_KEY)
     if publisher is None:
         return
-    now = time.time()
+    now = clock.epoch(session)
     rows = []
     for event_type, payload in payloads:
         row = _row(str(uuid.uuid4()), publisher.publisher_id, now,

@@ -92,7 +92,7 @@ _ALIVE_SINCE = sa.bindparam('alive_since', type_=sa.DateTime())
 _NOT_ALIVE = datetime.datetime.max
 _UUIDS: sa.BindParameter[str] = sa.bindparam('uuids', expanding=True)
 # By the unique key alone: MariaDB locks all rows of the index that it reads.
-# The clock of the conductor that began it may be ahead.
+# See db.clock: a transaction may have an earlier time than the one before.
 _END = (sa.update(TABLE)
         .where(TABLE.c.assignment_uuid.in_(_UUIDS))
         .values(ended_at=sa.case(

@@ -31,12 +31,12 @@ from testtools import content
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import clocks
 from tests.fixtures import cloud
 from tests.fixtures import cloud_views
 from tests.fixtures import libvirt_cloud
@@ -322,7 +322,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.check('usage_without_assignment', lambda: self.sql(
             sa.insert(usage).values(
                 assignment_uuid=str(uuid.uuid4()), instance_uuid='i1',
-                role='instance', host='gpu1', began_at=event_db.now(),
+                role='instance', host='gpu1', began_at=clocks.now(),
                 resource_class='CUSTOM_GPU_L40S', vgpu_type='passthrough')),
             fixed=True)
         self.check('key_of_unknown_host', lambda: self.sql(

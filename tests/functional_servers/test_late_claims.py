@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 import types
 import uuid
 
 import fixtures
+import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager
@@ -28,6 +28,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -173,9 +174,11 @@ class LateClaimsMixin:
             {'available': 0, **self.states()})
         watch = leases.LeaseWatch(
             self.db, compute_api.ComputeAPI(self.conf, self.new_transport()),
-            self.conf.gpgpu.session_timeout,
-            lambda: time.time() + self.conf.gpgpu.claim_lease + 1)
+            self.conf.gpgpu.session_timeout)
         self.tracker.run_once()
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Assignment).values(
+                lease_expires_at=0))
         self.assertEqual(['h1'], watch.run_once())
         self.assertTrue(self.asked.wait(patience.LONG))
         self.iterate_until(lambda: self.states() == {'available': BUILDS})

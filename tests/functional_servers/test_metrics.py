@@ -37,7 +37,7 @@ from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.objects import admin
@@ -329,7 +329,7 @@ class HangingCallsTest(base.ConductorTestCase):
 
         def hang(db, *args, **kwargs):
             with db.reader() as session:
-                host_db.now(session)
+                clock.epoch(session)
                 began.release()
                 go_on.wait(patience.LONG)
             raise exception.NotFound(kind='host', name='h1')

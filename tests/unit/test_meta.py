@@ -61,6 +61,24 @@ def doc(name: str) -> str:
     return (TOP / 'doc' / 'source' / name).read_text(encoding='utf-8')
 
 
+class TestClock(base.BaseTestCase):
+
+    def test_rows_have_no_time_by_the_clock_of_a_conductor(self):
+        # Times of processes are monotonic, those of rows the database's.
+        wall = re.compile(
+            r'\btime\.time\b|\b(now|today)\((datetime\.UTC)?\)|utcnow')
+        self.assertEqual({
+            # Once, when nothing else runs.
+            'db/migrations/versions/v0036_times_of_exchanges.py',
+            # The statement itself.
+            'db/clock.py'}, {
+            str(path.relative_to(TOP / 'gpgpu_plugin'))
+            for folder in ('conductor', 'db')
+            for path in (TOP / 'gpgpu_plugin' / folder).rglob('*.py')
+            if wall.search(re.sub(r'clock\.now\(\)', '',
+                                  path.read_text(encoding='utf-8')))})
+
+
 class TestOptions(base.BaseTestCase):
 
     def test_sample_has_every_option(self):

@@ -21,6 +21,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd.upgrade import result
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 
@@ -75,7 +76,7 @@ def computes(session: orm.Session, timeout: float) -> result.Result:
 
     :param timeout: seconds without a call after which a host is silent
     """
-    since = host_db.now(session) - timeout
+    since = clock.epoch(session) - timeout
     silent = host_db.silent(session, since)
     restored = host_db.restored(session)
     found = []

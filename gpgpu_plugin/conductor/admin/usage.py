@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import usage_list
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import codec
@@ -33,7 +33,7 @@ def list_all(db: api.Database, query: objects.UsageQuery,
     pages.check_period(query.since, query.until)
     with db.reader() as session:
         return usage_list.listed(
-            session, query, event_db.now(), pages.size(limit), marker)
+            session, query, clock.utc(session), pages.size(limit), marker)
 
 
 def summary(db: api.Database, query: objects.UsageQuery, by: Sequence[str],
@@ -44,7 +44,7 @@ def summary(db: api.Database, query: objects.UsageQuery, by: Sequence[str],
     keys = _keys(by)
     with db.reader() as session:
         return usage_list.summed(
-            session, query, keys, event_db.now(), pages.size(limit),
+            session, query, keys, clock.utc(session), pages.size(limit),
             None if marker is None else _values(marker, len(keys)))
 
 
@@ -58,7 +58,7 @@ def unexported(db: api.Database, limit: int = admin.PAGE_SIZE,
 def mark_exported(db: api.Database, usages: Sequence[str]) -> int:
     """Mark usage as exported (Conductor.usage_mark_exported)."""
     return db.write(lambda session: usage_list.mark_exported(
-        session, usages, event_db.now()))
+        session, usages, clock.utc(session)))
 
 
 def _keys(names: Sequence[str]) -> list[objects.UsageKey]:

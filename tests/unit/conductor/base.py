@@ -125,6 +125,14 @@ class ConductorTestCase(base.BaseTestCase):
             session.execute(sa.update(models.Host).values(
                 changed_at=time.time(), heard_at=time.time()))
 
+    def age(self, seconds):
+        """Let time pass for leases, and for hosts that do not call."""
+        with self.db.writer() as session:
+            for column in (models.Host.heard_at,
+                           models.Assignment.lease_expires_at):
+                session.execute(sa.update(column.class_).values(
+                    {column: column - seconds}))
+
     @property
     def content(self):
         return Content(self.functions, admin.VariantInfo(

@@ -28,6 +28,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import cleaned
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -149,14 +150,13 @@ class EndedTest(CleaningCase):
     def test_verdict_and_seconds_of_a_cleaning(self):
         began = datetime.datetime(2026, 11, 24, 12)
         times = [began] * 20
-        self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.db.event.now', lambda: times[-1]))
+        self.useFixture(clocks.Clocks(lambda: times[-1]))
         passed, failed = self.dirty(2)
         self.start(passed)
         self.start(failed)
         times.append(began + datetime.timedelta(seconds=90.5))
         self.finish(passed)
-        # Another conductor's clock.
+        # The clock of the database was set back.
         times.append(began - datetime.timedelta(seconds=1))
         self.finish(failed, cleaned.failed('looked at'))
         self.assertEqual([('passed', 90.5), ('failed', 0)], self.ended)

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.doctor import drift
+from tests.fixtures import clocks
 from tests.unit.conductor import base
 
 
@@ -93,7 +93,7 @@ class RepairTest(ExaminationCase):
         self.assertEqual([], self.drifts())
 
     def test_usage_of_an_ended_assignment_ends_with_it(self):
-        ended = event_db.now()
+        ended = clocks.now()
         self.sql(sa.update(models.Assignment).values(
             active=None, ended_at=ended))
         self.set_state(self.assignment.device_uuid, 'dirty')
@@ -167,7 +167,7 @@ class CloudTest(ExaminationCase):
     def test_usage_on_a_host_that_was_deleted_is_ended(self):
         self.sql(sa.insert(models.Usage).values(
             assignment_uuid='a1', instance_uuid='i1', role='instance',
-            host='gone', began_at=event_db.now(), vgpu_type='passthrough',
+            host='gone', began_at=clocks.now(), vgpu_type='passthrough',
             resource_class='CUSTOM_GPU_H100'))
         self.check_repaired('usage_without_assignment')
 

@@ -27,23 +27,20 @@ class LeaseWatchTest(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        self.now = 1e9
-        self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.claims.time.time', lambda: self.now))
         self.compute = test_manager.FakeComputeAPI()
         self.watch = leases.LeaseWatch(
-            self.db, self.compute, SILENT_AFTER, lambda: self.now)
+            self.db, self.compute, SILENT_AFTER)
 
     def expire_on_two_hosts(self):
         self.report_second_host()
         self.claim(1)
         self.claim(1, 'i2', host='h2')
-        self.now += 61
+        self.age(61)
 
     def test_host_is_notified_of_an_expired_lease_until_it_ends(self):
         granted = self.claim(2)
         self.assertEqual([], self.watch.run_once())
-        self.now += 61
+        self.age(61)
         self.assertEqual(['h1'], self.watch.run_once())
         self.assertEqual(['h1'], self.watch.run_once())
         self.assertEqual(['h1', 'h1'], self.compute.changed)
@@ -53,10 +50,10 @@ class LeaseWatchTest(base.ConductorTestCase):
     def test_host_that_is_silent_is_not_notified(self):
         self.claim(1)
         with self.db.writer() as session:
-            host_db.heard(session, 1, self.now)
-        self.now += SILENT_AFTER
+            host_db.heard(session, 1)
+        self.age(SILENT_AFTER - 60)
         self.assertEqual(['h1'], self.watch.run_once())
-        self.now += 1
+        self.age(60)
         self.assertEqual([], self.watch.run_once())
 
     def test_watch_that_stops_notifies_no_further_host(self):
@@ -72,7 +69,7 @@ class LeaseWatchTest(base.ConductorTestCase):
 
     def test_activated_claim_has_no_lease(self):
         claims.activate(self.db, base.uuids(self.claim(2)))
-        self.now += 10**6
+        self.age(10**6)
         self.assertEqual([], self.watch.run_once())
 
     def test_host_that_cannot_be_notified_does_not_delay_others(self):

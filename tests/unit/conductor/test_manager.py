@@ -40,6 +40,7 @@ from gpgpu_plugin.objects import session as session_obj
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from tests.fixtures import cleaned
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
@@ -172,10 +173,10 @@ class ClaimTest(ManagerCase):
 
     def test_claim_lasts_as_long_as_the_option_says(self):
         self.conf.set_override('claim_lease', 70000, 'gpgpu')
-        now = 1e9
-        self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.claims.time.time', lambda: now))
-        self.assertEqual({now + 70000}, {
+        now = datetime.datetime(2026, 11, 24, 12)
+        self.useFixture(clocks.Clocks(lambda: now))
+        self.assertEqual({now.replace(
+            tzinfo=datetime.UTC).timestamp() + 70000}, {
             assignment.lease_expires_at
             for assignment in self.claim_by_rpc().assignments})
 

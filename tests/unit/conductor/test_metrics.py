@@ -200,7 +200,6 @@ class GaugesTest(MetricsTestCase):
             found['gpgpu_database_read_seconds',]))
 
     def test_host_counts_as_silent_after_a_time(self):
-        # h1 called exactly as long ago as a host may be silent.
         self.assertEqual((2, 1), tuple(
             self.samples()[name,] for name in (
                 'gpgpu_hosts', 'gpgpu_silent_hosts')))

@@ -19,7 +19,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -57,7 +56,7 @@ class EndTest(base.ConductorTestCase):
     def test_assignment_that_ended_says_when(self):
         granted = self.boot(1)
         # MariaDB stores whole seconds.
-        before = event_db.now().replace(microsecond=0)
+        before = clocks.now().replace(microsecond=0)
         releases.release(self.db, base.uuids(granted))
         with self.db.reader() as session:
             row = session.scalars(sa.select(models.Assignment)).one()

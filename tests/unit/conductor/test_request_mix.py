@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of the mix of requests that all schedulers are asked for."""
 
+import datetime
 import itertools
 import uuid
 from unittest import mock
@@ -19,6 +20,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.db import request_kind
 from gpgpu_plugin.objects import scheduling
+from tests.fixtures import clocks
 from tests.unit.conductor import base
 
 GPU = scheduling.RequestKind(8, 1024, 'CUSTOM_GPU_A', 2)
@@ -39,6 +41,9 @@ class RequestsTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.now = 1_800_000_000.0
+        self.useFixture(clocks.Clocks(
+            lambda: datetime.datetime.fromtimestamp(
+                self.now, datetime.UTC).replace(tzinfo=None)))
         self.requests = self.conductor()
 
     def conductor(self):

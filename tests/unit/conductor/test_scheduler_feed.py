@@ -434,9 +434,10 @@ class LateCommitTest(testcase.BaseTestCase):
         api.changes_since = lambda _, since, known, marker, *_more: (
             feed.changes_since(since, known, marker))
         cache = scheduler_view.SchedulerViewCache(api)
-        with mock.patch.multiple(
-                'gpgpu_plugin.db.host', now=lambda _: table.time,
-                changed_since=table.changed_since,
+        with mock.patch(
+                'gpgpu_plugin.db.clock.epoch', lambda _: table.time,
+                ), mock.patch.multiple(
+                'gpgpu_plugin.db.host', changed_since=table.changed_since,
                 live_after=table.live_after), mock.patch.object(
                     scheduler_feed, '_read', table.masks):
             for name, argument in (*steps, ('read', None)):

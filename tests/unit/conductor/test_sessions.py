@@ -11,9 +11,7 @@
 #    under the License.
 """Tests of sessions: the start that may report for a host."""
 
-import time
 
-import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
@@ -26,6 +24,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import session as session_obj
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
@@ -36,12 +35,6 @@ OTHER = machine.MachineIdentity(boot_id='b2', machine_id='h2')
 class SessionCase(base.ConductorTestCase):
 
     functions = ()
-
-    def setUp(self):
-        super().setUp()
-        self.now = time.time()
-        self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.sessions.time.time', lambda: self.now))
 
     def begin(self, start, expected=0, identity=SAME, **fields):
         return hosts.begin(
@@ -105,15 +98,36 @@ class BeginTest(SessionCase):
 
     def test_start_on_another_machine_is_taken_after_silence(self):
         self.begin('s1')
-        self.now += 901
+        self.age(901)
         self.assertEqual(2, self.begin('s2', 1, OTHER).number)
 
     def test_call_ends_the_silence(self):
         origin = self.started('s1')
-        self.now += 800
+        self.age(800)
         sessions.digest(self.db, origin)
-        self.now += 800
+        self.age(800)
         self.assertRaises(exception.Fenced, self.begin, 's2', 1, OTHER)
+
+    def test_conductor_whose_clock_is_ahead_takes_no_live_host_over(self):
+        self.begin('s1')
+        with clocks.ConductorClock(3600):
+            self.assertRaises(exception.Fenced, self.begin, 's2', 1, OTHER)
+        self.assertEqual(1, self.number())
+
+    def test_host_heard_by_a_clock_that_was_ahead_is_not_fenced_longer(self):
+        with clocks.ConductorClock(3600):
+            origin = self.started('s1')
+            self.age(120)
+            self.report(origin, base.EIGHT[:2], number=2)
+            sessions.digest(self.db, origin)
+        self.age(901)
+        self.assertEqual(2, self.begin('s2', 1, OTHER).number)
+
+    def test_conductor_whose_clock_is_behind_takes_a_silent_host_over(self):
+        self.begin('s1')
+        self.age(901)
+        with clocks.ConductorClock(-3600):
+            self.assertEqual(2, self.begin('s2', 1, OTHER).number)
 
     def test_start_on_another_machine_is_taken_once_after_takeover(self):
         self.begin('s1')
@@ -130,7 +144,7 @@ class BeginTest(SessionCase):
         self.begin('s2', 1)
         self.assertRaises(
             exception.Fenced, self.begin, 's1', 2, superseded=True)
-        self.now += 901
+        self.age(901)
         self.assertEqual(3, self.begin('s1', 2, superseded=True).number)
 
     def test_host_with_another_node_is_refused(self):
@@ -296,7 +310,7 @@ class RestoreTest(SessionCase):
 
     def test_another_machine_is_fenced_after_a_marked_restore(self):
         self.started()
-        self.now += 10**6
+        self.age(10**6)
         sessions.mark_restored(self.db)
         self.assertRaises(exception.Fenced, self.begin, 's2', 1, OTHER)
         self.assertTrue(self.begin('s3', 1).restored)

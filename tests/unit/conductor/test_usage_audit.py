@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import usage_audit
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import audit
@@ -239,11 +238,9 @@ class AuditClockTest(base.ConductorTestCase):
     """Tests of the clock that says which periods have ended."""
 
     def test_clock_of_the_conductor_does_not_matter(self):
-        before = event_db.now()
+        before = clocks.now()
         for days in (-365, 365):
-            wrong = before + datetime.timedelta(days=days)
-            with fixtures.MonkeyPatch(
-                    'gpgpu_plugin.db.event.now', lambda at=wrong: at):
+            with clocks.ConductorClock(days * 86400):
                 usage_audit.run(self.db, _Period.HOUR)
         with self.db.reader() as session:
             until = session.scalars(
@@ -251,4 +248,4 @@ class AuditClockTest(base.ConductorTestCase):
         # An hour may end meanwhile.
         self.assertIn(until, {
             audit.beginning(_Period.HOUR, at - usage_audit.DELAY)
-            for at in (before, event_db.now())})
+            for at in (before, clocks.now())})

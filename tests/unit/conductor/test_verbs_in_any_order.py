@@ -19,7 +19,6 @@ drains.
 import collections
 import datetime
 
-import fixtures
 import sqlalchemy as sa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
@@ -40,6 +39,7 @@ from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
 from tests.fixtures import cleaned
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -75,8 +75,7 @@ class VerbMachine(RuleBasedStateMachine):
         self.case.functions = ()
         self.case.setUp()
         self.seconds = self.instances = 0
-        self.case.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.event.now', self.now))
+        self.case.useFixture(clocks.Clocks(self.now))
         self.numbers = {(host, number): 0 for host, size in SIZES.items()
                       for number in range(size)}
         for host in SIZES:

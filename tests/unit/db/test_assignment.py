@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from tests.fixtures import clocks
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -102,7 +102,7 @@ class ValueTest(base.ConductorTestCase):
         self.boot(1)
         _, rows = self.active()
         with self.db.writer() as session:
-            assignment_db.end(session, rows, event_db.now())
+            assignment_db.end(session, rows, clocks.now())
         self.assertEqual([], self.active()[1])
         with self.db.reader() as session:
             self.assertEqual([], assignment_db.active(
@@ -135,7 +135,7 @@ class UniqueKeyTest(base.ConductorTestCase):
                 instance_uuid='i2', role='instance', migration_uuid='',
                 ordinal=0, active=1,
                 vgpu_type='passthrough', resource_class='X', request='{}',
-                claimed_at=event_db.now()))
+                claimed_at=clocks.now()))
             session.flush()
         with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
             with self.db.writer() as session:
@@ -156,7 +156,7 @@ class UniqueKeyTest(base.ConductorTestCase):
                     instance_uuid='i1', role=role,
                     migration_uuid=migration_uuid, ordinal=0, active=1,
                     vgpu_type='passthrough', resource_class='X',
-                    request='{}', claimed_at=event_db.now()))
+                    request='{}', claimed_at=clocks.now()))
         for key in (('instance', ''), ('destination', 'migration-1')):
             with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
                 second(*key)

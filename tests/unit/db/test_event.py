@@ -21,6 +21,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from tests.fixtures import clocks
 from tests.unit.conductor import base as conductor_base
 from tests.unit.db import base
 
@@ -34,7 +35,7 @@ class NowTest(base.DatabaseTestCase):
 
     def test_now_is_utc_without_a_zone(self):
         before = datetime.datetime.now(datetime.UTC)
-        now = event_db.now()
+        now = clocks.now()
         self.assertIsNone(now.tzinfo)
         self.assertLessEqual(before, now.replace(tzinfo=datetime.UTC))
         self.assertLessEqual(now.replace(tzinfo=datetime.UTC),

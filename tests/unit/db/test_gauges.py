@@ -21,9 +21,9 @@ from tests.unit.conductor import vgpu_base
 
 class GaugesCase(base.ConductorTestCase):
 
-    def read(self, *, per_host=True):
+    def read(self, *, per_host=True, **kwargs):
         with self.db.reader() as session:
-            return gauges.read(session, per_host=per_host)
+            return gauges.read(session, per_host=per_host, **kwargs)
 
     def devices(self, **kwargs):
         return {row[:4]: row.number for row in self.read(**kwargs).devices}
@@ -60,8 +60,10 @@ class CountTest(GaugesCase):
         self.report_second_host()
         with self.db.writer() as session:
             host_db.get(session, 'h2').heard_at = None
-        self.assertEqual({('h1', 1234.5), ('h2', 0)},
+        self.assertEqual({('h1', 1234.5, False), ('h2', 0, False)},
                          set(self.read().hosts))
+        self.assertEqual({('h1', 1234.5, True), ('h2', 0, True)},
+                         set(self.read(silent_after=900).hosts))
 
 
 class LeftOutTest(GaugesCase):

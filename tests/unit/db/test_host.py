@@ -12,6 +12,7 @@
 """Tests of host rows: live ones, tombstones, generations."""
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.unit.db import base
@@ -96,7 +97,7 @@ class ChangedTest(base.DatabaseTestCase):
         self.add(base.host('h1', id=1, generation=3))
         for generation, mark in ((4, host_db.changed), (5, host_db.change)):
             with self.db.writer() as session:
-                before = host_db.now(session)
+                before = clock.epoch(session)
                 host = host_db.lock(session, 'h1')
                 mark(host)
             self.assertEqual(generation, host.generation)
@@ -105,7 +106,7 @@ class ChangedTest(base.DatabaseTestCase):
                 self.assertEqual((1, generation), version[:2])
                 self.assertEqual(host.changed_at, version.changed_at)
                 self.assertTrue(
-                    before <= version.changed_at <= host_db.now(session))
+                    before <= version.changed_at <= clock.epoch(session))
 
     def test_hosts_that_changed_are_found_deleted_ones_too(self):
         self.add(base.host('h1', id=1, changed_at=5.5),

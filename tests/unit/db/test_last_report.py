@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of what a host last reported."""
 
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import last_report
 from gpgpu_plugin.db import variant as variant_db
@@ -44,10 +45,10 @@ class LastReportTest(base.DatabaseTestCase):
     def test_repetition_is_noted_for_one_host(self):
         self.add(base.host('h1', report_number=3), base.host('h2'))
         with self.db.writer() as session:
-            last_report.repeat(
-                session, last_report.lock(session, 'h1'), 4, 5.5)
+            before = clock.epoch(session)
+            last_report.repeat(session, last_report.lock(session, 'h1'), 4)
         with self.db.reader() as session:
-            self.assertEqual([(4, 5.5), (0, None)], [
-                (host.report_number, host.heard_at)
+            self.assertEqual([(4, True), (0, False)], [
+                (host.report_number, (host.heard_at or 0) >= before)
                 for host in (host_db.get(session, 'h1'),
                              host_db.get(session, 'h2'))])

@@ -14,11 +14,11 @@
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger
+from tests.fixtures import clocks
 from tests.unit.conductor import base
 from tests.unit.domain import test_ledger
 
@@ -77,7 +77,7 @@ class LedgerTest(base.ConductorTestCase):
                     hash=record.hash))
 
     def test_start_is_noted_until_the_next_record(self):
-        now = event_db.now().replace(microsecond=0)
+        now = clocks.now().replace(microsecond=0)
         with self.db.writer() as session:
             ledger_db.start(session, 'd1', now)
         self.assertEqual((0, None, now), self.head())

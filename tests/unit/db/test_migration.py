@@ -25,12 +25,13 @@ from alembic import migration as alembic_migration
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sync_lock
 from gpgpu_plugin.db.migrations import versions
+from tests.fixtures import clocks
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 
@@ -343,7 +344,7 @@ class MigrationMixin:
                     'INSERT INTO devices (uuid, host_id, stable_id, address,'
                     ' before_swap) VALUES (:uuid, 77, :uuid, :uuid, :before)'),
                     {'uuid': uuid, 'before': before})
-        now = event_db.now().replace(microsecond=0)
+        now = clocks.now().replace(microsecond=0)
         migration.sync(self.db.engine)
         with self.db.reader() as session:
             times = dict(session.query(
@@ -378,7 +379,7 @@ class MigrationMixin:
                 "INSERT INTO hosts (id, name, node, node_uuid, generation, "
                 "change_number) VALUES (77, 'h77', 'n77', 'u77', 9, 5)")
         with self.db.reader() as session:
-            before = host_db.now(session)
+            before = clock.epoch(session)
         migration.sync(self.db.engine)
         with self.db.reader() as session:
             self.assertEqual([(77, 9)], [

@@ -24,10 +24,10 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import usage_list
+from tests.fixtures import clocks
 from tests.fixtures import database
 from tests.unit.conductor import base
 
@@ -38,7 +38,7 @@ class PurgeTest(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        self.now = event_db.now()
+        self.now = clocks.now()
         self.uuids = [self.life(number) for number in range(3)]
 
     def life(self, number):

@@ -13,7 +13,6 @@
 
 import datetime
 
-import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import allocation_sync
@@ -28,6 +27,7 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import test_adoption
@@ -43,8 +43,7 @@ class UsageMixin:
     def setUp(self):
         self.readings = 0
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.event.now', self.now))
+        self.useFixture(clocks.Clocks(self.now))
 
     def now(self):
         self.readings += 1
