@@ -140,6 +140,17 @@ def _is_same(gpu: models.Device, two: pci.Identity) -> bool:
         dsn, other_dsn, serial, other_serial)
 
 
+def may_be(gpu: models.Device, lost: models.Device) -> bool:
+    """Return whether a GPU may be one that left its place, by all but numbers.
+
+    GPUs with a number in common are one card, with different ones two.
+    """
+    one = device_db.identity(gpu)
+    two = device_db.identity_before(lost) or device_db.identity(lost)
+    return one.swap_reason(two) is None and not (
+        {*card_db.numbers(one)} & {*card_db.numbers(two)} - {None})
+
+
 def _agree(dsn: str | None, other_dsn: str | None,
            serial: str | None, other_serial: str | None) -> bool:
     """Return whether one number is the same and none is another one."""

@@ -43,6 +43,7 @@ from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
@@ -114,12 +115,15 @@ def check(session: orm.Session, host: models.Host,
     """Give GPUs that are new in their place the state that they had before.
 
     :param devices: those that a scan found; their rows are up to date
-    :param returned: stable ids of those that earlier scans had missed
+    :param returned: stable ids of those that the scan before had missed
     :param rebooted: while the host was off, any of them may have been
         elsewhere, and nobody saw it
     """
     session.flush()
     devices = list(devices)
+    _hold(session, host, [
+        device for device in devices if device.stable_id in returned
+        and device.parent_id is None])
     _explain(session, [
         device for device in devices if device.before_swap is not None
         and device.parent_id is None and device.reason == device.swapped])
@@ -155,6 +159,38 @@ def check(session: orm.Session, host: models.Host,
             _recall(session, host, gpu, is_whole=left.whole_unclean)
         if gpu.uuid in unrecognised:
             _distrust(session, host, gpu)
+
+
+def _hold(session: orm.Session, host: models.Host,
+          arrived: Sequence[models.Device]) -> None:
+    """Withhold GPUs that may be assigned ones which left their places.
+
+    :param arrived: GPUs that the scan before had missed
+    """
+    if not arrived:
+        return
+    users = {}
+    for row in assignment_db.of_hosts(session, [host.id]):
+        device = session.get_one(models.Device, row.device_id)
+        # An mdev may be on a VF.
+        users[withdrawal.gpu_of(
+            session, withdrawal.gpu_of(session, device))] = row.instance_uuid
+    for gpu in arrived:
+        lost = [other for other in users if gpu not in users
+                and (not other.present or other.before_swap is not None)
+                and card_places.may_be(gpu, other)]
+        if not lost:
+            continue
+        reason = (
+            f'it may be the card of instance {users[lost[0]]} at '
+            f'{card_places.address(lost[0])}, which is missing: both are of '
+            f'one model, and no number tells them apart. Delete or migrate '
+            f'that server, or make sure that this is another card; then run '
+            f'"gpgpu-manage device release {host.name} {gpu.address}"')
+        withdrawal.withhold(session, host, [
+            gpu, *withdrawal.vfs(withdrawal.children(session, gpu))], reason)
+        event_db.add(session, 'quarantine', host.name, gpu, detail=reason)
+        host_db.changed(host)
 
 
 def _distrust(session: orm.Session, host: models.Host,

@@ -203,8 +203,8 @@ def _store(session: orm.Session, host: models.Host,
              if function.pf == stable_id])
     _lose(session, host, rows.values())
     _move_mdev_rows(devices, seen.values())
-    moved_cards.check(session, host, seen.values(), returned, silent_after,
-                      rebooted=rebooted)
+    moved_cards.check(session, host, seen.values(), returned | new,
+                      silent_after, rebooted=rebooted)
 
 
 def _relate(session: orm.Session, host: models.Host,

@@ -111,6 +111,77 @@ class MovedCase(test_withdrawal.WithdrawalCase):
         releases.release(self.db, base.uuids(self.boot()))
 
 
+class AssignedCardMissingTest(MovedCase):
+    """A card that an instance has left its place, and shows no number."""
+
+    functions = (base.function(0, dsn=None),)
+    PLACE = {'id': '/devices/pci0000:40/01.0/00.0', 'address': '0000:40:00.0'}
+
+    def at_other_place(self, *more, **facts):
+        """Report a card at another place; return it."""
+        self.report('h1', base.function(0, **{
+            'dsn': None, **self.PLACE, **facts}), *more)
+        [device] = [device for device in device_admin.list_all(self.db, 'h1')
+                    if device.address == '0000:40:00.0'
+                    and device.parent is None]
+        return device
+
+    def test_card_of_its_model_is_held_until_the_operator_releases_it(self):
+        self.boot()
+        device = self.at_other_place()
+        self.assertEqual('quarantined', device.state)
+        for word in ('instance i1', '0000:00:00.0, which is missing',
+                     '"gpgpu-manage device release h1 0000:40:00.0"'):
+            self.assertIn(word, device.reason)
+        self.assertRaises(exception.ClaimDenied, self.boot, instance='i2')
+        self.assertEqual(1, len(self.events('quarantine')))
+        cleaning.operator_release(self.db, device.uuid, OPERATOR)
+        self.clean_all()
+        for _ in range(2):
+            self.assertEqual('available', self.at_other_place().state)
+
+    def test_card_is_held_if_another_device_is_in_the_old_place(self):
+        self.boot()
+        self.assertEqual('quarantined', self.at_other_place(
+            base.function(0, dsn=None, device='26b9')).state)
+
+    def test_card_whose_number_the_missing_one_may_have_is_held(self):
+        self.boot()
+        self.assertEqual('quarantined', self.at_other_place(dsn=DSN).state)
+
+    def test_card_of_another_model_is_available(self):
+        self.boot()
+        self.assertEqual(
+            'available', self.at_other_place(subsystem='1234').state)
+
+    def test_card_with_another_number_is_available(self):
+        self.report('h1', base.function(0, dsn=OTHER))
+        self.boot()
+        self.assertEqual('available', self.at_other_place(dsn=DSN).state)
+
+    def test_card_is_available_if_no_instance_has_the_missing_one(self):
+        self.assertEqual('available', self.at_other_place().state)
+
+    def test_card_that_returns_meanwhile_is_held_unless_it_is_assigned(self):
+        self.at_other_place(*self.functions)
+        first = self.boot(instance='i1')
+        [place] = [one.address for one in first.assignments]
+        functions = (*self.functions, base.function(0, dsn=None, **self.PLACE))
+        self.report('h1')
+        # The one that is not assigned.
+        self.report('h1', *(function for function in functions
+                            if function.address != place))
+        self.assertEqual({'assigned', 'quarantined'}, {
+            device.state for device in device_admin.list_all(self.db, 'h1')})
+        self.report('h1')
+        self.report('h1', *(function for function in functions
+                            if function.address == place))
+        self.assertEqual([(place, 'assigned', None)], [
+            (device.address, device.state, device.reason)
+            for device in device_admin.list_all(self.db, 'h1')
+            if device.present])
+
+
 class OtherHostTest(MovedCase):
 
     def test_clean_card_is_offered_on_its_new_host(self):
