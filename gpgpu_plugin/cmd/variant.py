@@ -137,8 +137,8 @@ def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
             command.note(
                 f'{step} is not one of the cleaning steps of the plugin '
                 f'itself ({", ".join(sorted(own))}). A host on which no other '
-                f'package has this step quarantines each GPU that it cleans, '
-                f'and it cleans at once the free GPUs that had a tenant')
+                f'package has this step cleans and offers no GPU that had a '
+                f'tenant, also none that is free now')
 
 
 def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:

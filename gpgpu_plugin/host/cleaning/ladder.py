@@ -57,47 +57,31 @@ def clean(target: step_mod.Target) -> tuple[cleaning.StepResult, ...]:
     """Run the steps that the policy of a device names.
 
     :returns: results in order, up to the first failure; only that failure if
-        the step is not installed or cannot begin
+        the step cannot begin
     :raises HostError: a step of an earlier cleaning still runs
     :raises HostNotReady: the host is not set up for a step
     """
     check_idle(target.device.stable_id)
-    try:
-        steps = [_load(name) for name in target.device.steps]
-    except _NotInstalledError as exc:
-        return (exc.result,)
+    steps = [_load(name) for name in target.device.steps]
     try:
         return _run_all(target, steps)
     finally:
         target.ended.set()
 
 
-class _NotInstalledError(Exception):
-    """A step of somebody else is not installed, or cannot be loaded."""
-
-    def __init__(self, result: cleaning.StepResult) -> None:
-        self.result = result
-        super().__init__(result.reason)
-
-
 def _load(name: str) -> step_mod.Step:
     """Return a new step.
 
-    :raises HostNotReady: one of the plugin itself cannot be loaded
+    :raises HostNotReady: it is not installed, or cannot be loaded
     """
     try:
         step: step_mod.Step = extensions.load(STEPS, name)()
     except Exception as exc:
-        if name in cleaning.SHIPPED:
-            raise exception.HostNotReady(
-                path=name, reason=f'the step cannot be loaded; restart '
-                f'nova-compute, or install the plugin again ({exc})',
-            ) from exc
         LOG.exception('Step %s of a cleaning cannot be loaded', name)
-        raise _NotInstalledError(cleaning.StepResult(
-            step=name, outcome=cleaning.Outcome.FAILED,
-            reason=f'this host cannot load the step: {exc}; install it, or '
-                   f'change the cleaning policy of the variant')) from exc
+        raise exception.HostNotReady(
+            path=name, reason=f'this host cannot load the step: {exc}; '
+            f'install it and restart nova-compute, or change the cleaning '
+            f'policy of the variant') from exc
     return step
 
 
