@@ -81,19 +81,26 @@ def read(conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
     database.check_file(conf)
 
 
-def _warn_of_broker(conf: cfg.ConfigOpts) -> None:
-    """Log that the broker does not answer, if so.
+def _probe(conf: cfg.ConfigOpts) -> None:
+    """Check that the broker answers.
 
     oslo.messaging waits for it, and logs neither its name nor who waits.
+
+    :raises BrokerUnavailable: it does not
     """
     transport = rpc_transport.get_transport(conf)
     try:
         rpc_transport.probe(conf, transport)
+    finally:
+        transport.cleanup()
+
+
+def _warn_of_broker(conf: cfg.ConfigOpts) -> None:
+    try:
+        _probe(conf)
         return
     except exception.BrokerUnavailable as exc:
         reason = str(exc)
-    finally:
-        transport.cleanup()
     # Not where it is caught: oslo.log would add the error once more.
     LOG.warning('%s; gpgpu-conductor serves as soon as the broker answers. If '
                 'it should answer, check [gpgpu] transport_url', reason)
@@ -168,6 +175,7 @@ def _reload(conf: cfg.ConfigOpts, argv: Sequence[str],
         conf.reload_config_files()
         concurrency.set_defaults(conf)
         logging.setup(conf, 'gpgpu')
+        _probe(conf)
         conductor = service.ConductorService(conf)
     # Whatever it is: calls are served as before.
     except Exception as exc:  # noqa: BLE001
@@ -175,13 +183,13 @@ def _reload(conf: cfg.ConfigOpts, argv: Sequence[str],
                   'serves as before; correct it and send SIGHUP again',
                   reach.message(exc))
         return running
-    running.stop()
     try:
-        conductor.start()
+        conductor.start(replaced=running)
     # Whatever it is: systemd starts the program again.
     except Exception as exc:  # noqa: BLE001
-        LOG.error('gpgpu-conductor has stopped and cannot start with the '
+        LOG.error('gpgpu-conductor ends, since it cannot start with the '
                   'reloaded configuration: %s', reach.message(exc))
+        running.stop()
         return None
     LOG.info('gpgpu-conductor %s serves with the reloaded configuration',
              version.VERSION)

@@ -172,17 +172,25 @@ class ConductorService:
             concurrency.THREADS_OF.get(kind),
             self._monitoring.counters.handled)
 
-    def start(self) -> None:
+    def start(self, replaced: ConductorService | None = None) -> None:
         """Begin to serve calls, and the work that no call waits for.
 
+        :param replaced: conductor of this process that serves until this one
+            does, and then stops, so that no call waits
         :raises ConfigInvalid: another process serves with the SQLite file, or
             listens on the port of the metrics or of vendordata
         """
         self._sqlite_lock.acquire()
+        if replaced is not None:
+            replaced.close_ports()
         self._monitoring.start(self.database)
         self._vendordata.start(self.database)
         for server in self._servers:
             server.start()
+        if replaced is not None:
+            replaced.stop()
+            # The other one gave back that of the process.
+            self._sqlite_lock.acquire()
         self._leases.start()
         self._variants.start()
         if self._isolation is not None:
@@ -194,8 +202,13 @@ class ConductorService:
             self._notifier.start()
         self._no_candidate.start()
 
+    def close_ports(self) -> None:
+        """Serve neither metrics nor vendordata any more."""
+        self._vendordata.stop()
+        self._monitoring.stop()
+
     def stop(self) -> None:
-        """Accept no new call, and wait until all running ones have ended.
+        """Accept no new call, and wait until all that were taken are answered.
 
         Its connections are closed, so that it cannot start again. A transport
         that the caller passed stays open.
@@ -215,8 +228,7 @@ class ConductorService:
         self._refused.run_once()
         if self._notifier is not None:
             self._notifier.stop()
-        self._vendordata.stop()
-        self._monitoring.stop()
+        self.close_ports()
         self.database.engine.dispose()
         self._sqlite_lock.release()
         if self._owns_transport:

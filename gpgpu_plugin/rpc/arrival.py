@@ -27,20 +27,32 @@ the outcome is unknown, so
 * nobody reads the answer to a scheduler or an operator.
 
 Casts have no caller who waits and are never dropped.
+
+A server that stops executes and answers what the broker gave it.
+oslo.messaging acknowledges a call when it reads it, so that nothing can be
+given back, and reads what is under way while it closes the connection, when
+nobody executes it any more. A server therefore first has the broker confirm
+that nothing more comes (basic.cancel), for which oslo.messaging has no
+function. What it relies on inside of oslo.messaging is checked when a server
+starts (_Source).
 """
 
 from __future__ import annotations
 
 import contextvars
 import dataclasses
+import importlib.metadata
+import operator
 import time
 import typing
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import oslo_messaging
 from oslo_log import log as logging
+from oslo_messaging._drivers import impl_fake
 from oslo_messaging.rpc import server
 
 from gpgpu_plugin import context as gpgpu_context
@@ -58,6 +70,9 @@ _LONGEST = 100
 """Characters of a text in the log that anybody may have sent."""
 
 _REFUSALS = (exception.CallerRefused, exception.NotOwner)
+
+_CONFIRMED_WITHIN = 5.0
+"""Seconds that a broker may take to confirm that nothing more comes."""
 
 _arrived_at: contextvars.ContextVar[float] = contextvars.ContextVar(
     'arrived_at')
@@ -192,8 +207,72 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             raise oslo_messaging.ExpectedException() from exc
 
 
+class _Source:
+    """Where a server reads calls, behind the API of oslo.messaging.
+
+    :raises HostNotReady: this version of oslo.messaging is made differently
+    """
+
+    def __init__(self, listener: object) -> None:
+        [self._poller] = _inside(listener, '_poll_style_listener')
+        # The in-process transport gives a call only to who asks for it.
+        self._connection: typing.Any = None
+        if not isinstance(self._poller, impl_fake.FakeListener):
+            [borrowed] = _inside(self._poller, 'conn')
+            [self._connection] = _inside(borrowed, 'connection')
+            _, consumers, _ = _inside(
+                self._connection, '_connection_lock', '_consumers',
+                'set_transport_socket_timeout')
+            for consumer in consumers:
+                _inside(consumer, 'cancel', 'callback')
+
+    def end(self) -> Iterator[Sequence[_Incoming]]:
+        """Have the broker send nothing more, and return what it sent before.
+
+        The thread that reads must have ended.
+        """
+        if self._connection is not None:
+            with self._connection._connection_lock:
+                self._cancel()
+        while incoming := self._poller.poll():
+            yield incoming
+
+    def _cancel(self) -> None:
+        broker = self._connection.connection
+        consumers = self._connection._consumers
+        self._connection.set_transport_socket_timeout(_CONFIRMED_WITHIN)
+        try:
+            for consumer, tag in consumers.items():
+                # It reads until the broker has confirmed.
+                consumer.cancel(tag)
+        except (*broker.connection_errors, *broker.channel_errors) as exc:
+            # It gives what was not acknowledged to another server.
+            LOG.info('The broker did not confirm that this server stops: %s',
+                     exc)
+        for consumer in consumers:
+            consumer.callback = operator.methodcaller('requeue')
+
+
+def _inside(owner: object, *names: str) -> list[typing.Any]:
+    """Return attributes of oslo.messaging that are not in its API.
+
+    :raises HostNotReady: one of them does not exist
+    """
+    try:
+        return [getattr(owner, name) for name in names]
+    except AttributeError as exc:
+        version = importlib.metadata.version('oslo.messaging')
+        raise exception.HostNotReady(
+            path=f'oslo.messaging {version}',
+            reason=f'{exc}, without which calls would be lost when this '
+                   f'service stops; install a version that the release notes '
+                   f'of this plugin name') from None
+
+
 class Server(server.RPCServer):
     """Server that notes when a message is taken off the broker.
+
+    Its ``stop`` and ``wait`` execute and answer all that was taken.
 
     :param key: what a call may wait for; None: nothing
     :param threads: calls that it handles at once
@@ -231,12 +310,15 @@ class Server(server.RPCServer):
         self._throttle = throttle.Throttle(
             self._threads, ahead if ahead > 0 else None,
             self._bulkhead.without_thread)
+        source = _Source(listener)
         self._pauses.start()
         stop = listener.stop
 
         def stop_all() -> None:
             self._throttle.turn_off()
             stop()
+            for incoming in source.end():
+                self._on_incoming(incoming)
             self._pauses.stop()
         listener.stop = stop_all
         return listener

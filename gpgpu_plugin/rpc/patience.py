@@ -16,7 +16,8 @@ After each message, oslo.messaging 18 waits for the next one for 1 ms, then for
 as a small message. It does so for consumers whose messages another thread
 acknowledges, as for notifications. Calls and answers are acknowledged when
 they are read (RpcAMQPListener, ReplyWaiter), so nothing is late if each wait
-is longer: a message that arrives ends it.
+is longer: a message that arrives ends it. Its longest wait is 5 s, for which a
+server that stops would have to wait, and the calls in its queues with it.
 
 A broker may accept a connection and answer nothing. No caller waits for it
 longer than for the answer to a call.
@@ -34,12 +35,11 @@ from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
-SHORTEST = 0.25
-"""Seconds for which a connection waits for a message at least.
+WAIT = 0.25
+"""Seconds for which a connection waits for a message at once.
 
-The stop of a server waits for it.
+The stop of a server waits for the thread that reads.
 """
-
 
 ATTEMPTS = 5
 """Connections that are tried, if each is lost before its channel is open."""
@@ -92,6 +92,5 @@ def _patient(made: type[_Connection], limit: float) -> type[_Connection]:
 
         def consume(self, timeout: float | None = None) -> None:
             """Handle the messages that arrive first."""
-            super().consume(timeout=timeout if timeout is None
-                            else max(timeout, SHORTEST))
+            super().consume(timeout=timeout and WAIT)
     return PatientConnection

@@ -1,0 +1,238 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""Tests of servers that stop while calls come, over RabbitMQ."""
+
+import concurrent.futures
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import fixtures
+import oslo_messaging
+from oslotest import base
+
+from gpgpu_plugin import context
+from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import database
+from tests.fixtures import keys
+from tests.fixtures import patience
+from tests.fixtures import proxy
+from tests.fixtures import services
+
+
+class Endpoint:
+    """Endpoint that notes its calls; each takes a moment."""
+
+    target = oslo_messaging.Target(version='1.0')
+
+    def __init__(self):
+        self.executed = []
+        self.has_begun = threading.Event()
+        self.go_on = threading.Event()
+
+    def run(self, ctxt, number):
+        self.executed.append(number)
+        self.has_begun.set()
+        self.go_on.wait(60)
+        return number
+
+
+class DrainTest(base.BaseTestCase):
+    """What this plugin relies on inside of oslo.messaging's driver."""
+
+    def setUp(self):
+        super().setUp()
+        services.require(self, services.RABBITMQ)
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.set_override('transport_url', services.RABBITMQ, 'gpgpu')
+        rpc_transport.register_server_opts(self.conf)
+        self.conf.set_override('rabbit_qos_prefetch_count', 5,
+                               'oslo_messaging_rabbit')
+        self.conf.set_override('heartbeat_timeout_threshold', 20,
+                               'oslo_messaging_rabbit')
+        self.topic = f'test-{uuid.uuid4().hex[:8]}'
+
+    def transport(self):
+        transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(transport.cleanup)
+        return transport
+
+    def server(self, endpoint):
+        server = rpc_transport.server(
+            self.transport(), self.topic, 'h1', [endpoint], threads=2)
+        server.start()
+        return server
+
+    def test_server_that_stops_answers_what_it_took(self):
+        first, second = Endpoint(), Endpoint()
+        second.go_on.set()
+        server = self.server(first)
+        client = rpc_transport.client(
+            self.transport(), self.topic, '1.0').prepare(timeout=20)
+        with concurrent.futures.ThreadPoolExecutor(40) as callers:
+            calls = [callers.submit(
+                client.call, context.admin(), 'run', number=number)
+                for number in range(40)]
+            self.assertTrue(first.has_begun.wait(60))
+            server.stop()
+            other = self.server(second)
+            first.go_on.set()
+            server.wait()
+            answers = [call.result() for call in calls]
+        other.stop()
+        other.wait()
+        self.assertEqual(list(range(40)), answers)
+        self.assertEqual(
+            list(range(40)), sorted(first.executed + second.executed))
+        self.assertTrue(second.executed)
+
+    def test_driver_without_what_is_relied_on_is_refused_by_name(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'oslo_messaging._drivers.impl_rabbit.Consumer.cancel',
+            fixtures.MonkeyPatch.delete))
+        server = rpc_transport.server(
+            self.transport(), self.topic, 'h1', [Endpoint()])
+        exc = self.assertRaises(exception.HostNotReady, server.start)
+        self.assertIn('cancel', str(exc))
+        self.assertIn('oslo.messaging ', str(exc))
+
+    def test_server_whose_broker_is_silent_stops(self):
+        way = self.useFixture(proxy.Proxy(('127.0.0.1', 5672)))
+        self.conf.set_override(
+            'transport_url', f'rabbit://guest:guest@127.0.0.1:{way.port}/',
+            'gpgpu')
+        endpoint = Endpoint()
+        endpoint.go_on.set()
+        server = self.server(endpoint)
+        client = rpc_transport.client(self.transport(), self.topic, '1.0')
+        # Now it consumes.
+        self.assertEqual(
+            1, client.call(context.admin(), 'run', number=1))
+        way.silence()
+        began = time.monotonic()
+        server.stop()
+        # oslo.messaging itself would wait for a minute.
+        self.assertLess(time.monotonic() - began, 40)
+        way.down()
+
+
+class RestartTest(base.BaseTestCase):
+    """Conductors as processes, reloaded and restarted under load.
+
+    :cvar rate: calls per second
+    """
+
+    conductors = 1
+    rate = 20
+
+    def setUp(self):
+        super().setUp()
+        services.require(self, services.RABBITMQ, services.POSTGRESQL)
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.set_override('transport_url', services.RABBITMQ, 'gpgpu')
+        self.conf.set_override(
+            'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
+        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        made = self.useFixture(
+            database.ServerDatabase(self.conf, services.POSTGRESQL))
+        self.useFixture(keys.Keys(self.conf, made.db)).make(
+            context.CallerKind.HOST, 'h1')
+        (self.folder / 'gpgpu.conf').write_text('\n'.join((
+            '[gpgpu]', f'transport_url = {services.RABBITMQ}',
+            f'topic_prefix = {self.conf.gpgpu.topic_prefix}',
+            f'keys_path = {self.conf.gpgpu.keys_path}',
+            '[database]', f'connection = {made.connection}', '')))
+        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(self.notified.close)
+        self.notified.bind(str(self.folder / 'notify'))
+        self.notified.settimeout(patience.LONG)
+        self.useFixture(fixtures.EnvironmentVariable(
+            'NOTIFY_SOCKET', str(self.folder / 'notify')))
+        self.logs = []
+        transport = rpc_transport.get_transport(self.conf)
+        self.addCleanup(transport.cleanup)
+        self.api = conductor_api.ConductorAPI(
+            self.conf, transport, timeout=patience.LONG,
+            caller=context.CallerKind.HOST, name='h1')
+
+    def start(self):
+        self.logs.append(self.folder / f'log-{len(self.logs)}')
+        with self.logs[-1].open('w') as output:
+            process = subprocess.Popen(
+                [sys.executable, '-m', 'gpgpu_plugin.cmd.conductor',
+                 '--config-file', str(self.folder / 'gpgpu.conf')],
+                stdout=output, stderr=output)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertEqual(b'READY=1', self.notified.recv(100))
+        process.log = self.logs[-1]
+        return process
+
+    def call(self):
+        """Return how long a call took that its client does not repeat."""
+        began = time.monotonic()
+        self.api.instance_assignments(context.admin(), 'i1')
+        return time.monotonic() - began
+
+    def load(self, callers, ended):
+        """Return the calls that were made until an event."""
+        calls = []
+        while not ended.wait(1 / self.rate):
+            calls.append(callers.submit(self.call))
+        return calls
+
+    def restart(self, process):
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, process.wait(patience.LONG),
+                         process.log.read_text())
+        return self.start()
+
+    def reload(self, process):
+        said = process.log.read_text().count('with the reloaded')
+        process.send_signal(signal.SIGHUP)
+        self.assertTrue(patience.wait_until(
+            lambda: process.log.read_text().count(
+                'with the reloaded') > said), process.log.read_text())
+
+    def under_load(self, change):
+        """Return how long calls took that came during a change."""
+        ended = threading.Event()
+        with (concurrent.futures.ThreadPoolExecutor(200) as callers,
+              concurrent.futures.ThreadPoolExecutor(1) as loader):
+            load = loader.submit(self.load, callers, ended)
+            try:
+                change()
+            finally:
+                ended.set()
+            return [call.result() for call in load.result()]
+
+    def test_no_call_is_lost_by_a_reload_and_a_restart(self):
+        running = [self.start() for _ in range(self.conductors)]
+
+        def change():
+            for number, process in enumerate(running):
+                self.reload(process)
+                running[number] = self.restart(process)
+        self.assertTrue(self.under_load(change))
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(0, process.wait(patience.LONG))
+        for log in self.logs:
+            self.assertNotIn('Traceback', log.read_text())
