@@ -170,7 +170,7 @@ class ConductorService:
             guard.Guard((conductor_contract.Conductor, ping.Pinged), kind,
                         topic, verifier),
             concurrency.THREADS_OF.get(kind),
-            self._monitoring.counters.handled)
+            self._monitoring.counters.handled, conductor_locks.REPEATED)
 
     def start(self, replaced: ConductorService | None = None) -> None:
         """Begin to serve calls, and the work that no call waits for.

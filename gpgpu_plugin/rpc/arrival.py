@@ -46,6 +46,7 @@ import operator
 import time
 import typing
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -276,14 +277,17 @@ class Server(server.RPCServer):
 
     :param key: what a call may wait for; None: nothing
     :param threads: calls that it handles at once
+    :param repeated: methods whose callers repeat a call that takes long
     """
 
     _LIMIT = 4
     """Calls with the same key that run at once."""
 
-    def __init__(self, *args: object, key: Key, threads: int) -> None:
+    def __init__(self, *args: object, key: Key, threads: int,
+                 repeated: Collection[str] = ()) -> None:
         super().__init__(*args)
         self._key = key
+        self._repeated = repeated
         self._threads = threads
         self._pauses = pause.PauseWatch()
         self._bulkhead = bulkhead.Bulkhead[Sequence[_Incoming]](
@@ -332,10 +336,11 @@ class Server(server.RPCServer):
         [message] = incoming
         key = self._key(message.message.get('method'),
                         message.message.get('args', {}))
-        if key is None:
+        identity = self._identity(message)
+        if key is None and identity is None:
             self._handle(incoming)
             return
-        turn = self._bulkhead.enter(key, incoming)
+        turn = self._bulkhead.enter(key, incoming, identity)
         while turn is not None:
             try:
                 self._handle(turn.call)
@@ -343,6 +348,17 @@ class Server(server.RPCServer):
                 # The calls that wait for this one need a thread.
                 LOG.exception('Cannot handle a message')
             turn = self._bulkhead.leave(turn)
+
+    def _identity(self, message: _Incoming) -> object:
+        """Return what a call has in common with its repeats.
+
+        :returns: None: the call is never repeated
+        """
+        method = message.message.get('method')
+        request_id = message.ctxt.get('request_id')
+        return (method, request_id) if (
+            isinstance(request_id, str) and isinstance(method, str)
+            and method in self._repeated) else None
 
     def _handle(self, incoming: Sequence[_Incoming]) -> None:
         [message] = incoming

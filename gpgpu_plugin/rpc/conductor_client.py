@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 import typing
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -32,6 +34,18 @@ _Context = gpgpu_context.RequestContext
 _Conductor = conductor_contract.Conductor
 _Result = typing.TypeVar('_Result')
 _Arguments = typing.ParamSpec('_Arguments')
+
+
+_TRIES = 4
+"""Messages that a client sends for a call at most."""
+
+_SHORTEST = 1.0
+"""Seconds that it waits at least before it sends the next one."""
+
+
+def _tries(method: str, timeout: float) -> int:
+    return (min(_TRIES, max(1, int(timeout / _SHORTEST)))
+            if method in conductor_locks.REPEATED else 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,15 +117,22 @@ class ConductorClient:
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
         self._probe()
-        channel = self._channel_of(method)
-        client = contract.Client(channel.client, timeout, channel.signing)
-        try:
-            return client.call(
-                method, ctxt.of_actor(self._name), *args, **kwargs)
-        except (oslo_messaging.MessagingTimeout,
-                oslo_messaging.MessageDeliveryFailure):
-            raise exception.ConductorUnavailable(
-                method=method.__name__, timeout=timeout) from None
+        channel, left = self._channel_of(method), timeout
+        named = ctxt.of_actor(self._name)
+        for tries in range(_tries(method.__name__, timeout), 0, -1):
+            began = time.monotonic()
+            try:
+                return contract.Client(
+                    channel.client, left, channel.signing, left / tries,
+                    ).call(method, named, *args, **kwargs)
+            except oslo_messaging.MessageDeliveryFailure:
+                break
+            except oslo_messaging.MessagingTimeout:
+                left -= time.monotonic() - began
+                if left <= 0:
+                    break
+        raise exception.ConductorUnavailable(
+            method=method.__name__, timeout=timeout)
 
     def _cast_to_all(
         self,

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which calls to gpgpu-conductor may wait for a lock, and whose."""
+"""Which calls to gpgpu-conductor wait for a lock, and which are repeated."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ HOSTS = 'hosts'
 """Key of calls that may lock many hosts, or one that they do not name."""
 
 # The names of methods of rpc.conductor_contract.
+REPEATED = frozenset((
+    'claim', 'activate', 'release', 'report', 'changes_since'))
+"""Methods that a client calls again while it waits, as a call or its answer
+may be lost with a conductor or a broker.
+
+Each call is signed anew, and none is executed later than the client waits.
+What was done is not done twice: a claim has a key, a report a number.
+"""
+
 _OF_ORIGIN = frozenset((
     'report', 'claim', 'activate', 'abort', 'release', 'confirm_migration',
     'compare_allocations', 'clean_started', 'clean_finished',

@@ -59,13 +59,16 @@ class Client:
     :param timeout: seconds to wait for an answer, which the server learns;
         default that of oslo.messaging
     :param signing: None: calls are not signed
+    :param once: seconds to wait for this message's answer; default
+        ``timeout``
     """
 
     def __init__(self, client: rpc_transport.RPCClient,
                  timeout: float | None = None,
-                 signing: Signing | None = None) -> None:
+                 signing: Signing | None = None,
+                 once: float | None = None) -> None:
         self._client = (client if timeout is None
-                        else client.prepare(timeout=timeout))
+                        else client.prepare(timeout=once or timeout))
         self._timeout = timeout
         self._signing = signing
 

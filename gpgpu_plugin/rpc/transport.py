@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import typing
 import uuid
+from collections.abc import Collection
 from collections.abc import Sequence
 
 import oslo_messaging
@@ -251,7 +252,8 @@ def server(transport: Transport, topic: str, name: str,
            key: arrival.Key = lambda method, arguments: None,
            guard: arrival.Guard | None = None,
            threads: int | None = None,
-           observer: arrival.Observer = arrival.ignore) -> RPCServer:
+           observer: arrival.Observer = arrival.ignore,
+           repeated: Collection[str] = ()) -> RPCServer:
     """Return an RPC server that is not started yet.
 
     :param key: what a call may wait for; only a few calls wait for the same
@@ -260,6 +262,7 @@ def server(transport: Transport, topic: str, name: str,
     :param threads: calls that it handles at once; None: those of
         ``[DEFAULT] executor_thread_pool_size``
     :param observer: called after each call
+    :param repeated: methods whose callers repeat a call that takes long
     """
     dispatcher = arrival.Dispatcher(
         list(endpoints), context.ContextSerializer(),
@@ -271,5 +274,5 @@ def server(transport: Transport, topic: str, name: str,
     rpc_server: RPCServer = arrival.Server(
         transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, server=name),
-        dispatcher, 'threading', key=key, threads=threads)
+        dispatcher, 'threading', key=key, threads=threads, repeated=repeated)
     return rpc_server

@@ -96,7 +96,8 @@ class ArrivalTest(base.BaseTestCase):
         conf.set_override('executor_thread_pool_size', threads)
         server = rpc_transport.server(
             transport, TOPIC, self.id(), [endpoint],
-            lambda method, arguments: arguments.get('host'))
+            lambda method, arguments: arguments.get('host'),
+            repeated={'run'})
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
@@ -297,3 +298,24 @@ class ArrivalTest(base.BaseTestCase):
         server.wait()
         self.assertEqual([('h1', number) for number in range(3)],
                          endpoint.running)
+
+    def test_repeat_waits_for_the_call_that_runs_and_takes_no_thread(self):
+        endpoint, server, client = self.serve(threads=4)
+        arrived = self.count(server)
+        repeated = context.admin()
+        for number in range(10):
+            client.cast(repeated, 'run', host='h1', number=number)
+        client.cast(context.admin(), 'run', host='h1', number=10)
+        client.cast(context.admin(), 'run', host='h2', number=11)
+        # Three of four threads may wait for locks.
+        for _ in range(3):
+            self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        self.assertTrue(patience.wait_until(lambda: len(arrived) == 12))
+        self.assertEqual([('h1', 0), ('h1', 10), ('h2', 11)],
+                         sorted(endpoint.running))
+        endpoint.go_on.set()
+        self.assertTrue(endpoint.all_run.acquire(timeout=300))
+        server.stop()
+        server.wait()
+        # For the others nobody waits any more.
+        self.assertEqual([('h1', 9)], endpoint.running[3:])

@@ -187,6 +187,62 @@ class TimeoutTest(ClientCase):
             self.client().host_delete, 'h1', force=True))
 
 
+class RepeatTest(ClientCase):
+
+    def setUp(self):
+        super().setUp()
+        self.seconds = 0.0
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.rpc.conductor_client.time.monotonic',
+            lambda: self.seconds))
+
+    def silent(self, lost, **kwargs):
+        """Return a client whose first calls get no answer, and its calls."""
+        api = self.client(**kwargs)
+        found = []
+
+        def call(ctxt, method, **arguments):
+            waited = self.sender.timeouts[-1]
+            found.append((ctxt.wanted, waited, ctxt.request_id))
+            self.seconds += waited
+            if len(found) <= lost:
+                raise oslo_messaging.MessagingTimeout('lost')
+            raise _Sent(method, arguments)
+        self.sender.call = call
+        return api, found
+
+    def release(self, api):
+        return api.release(context.admin(), 'origin', ())
+
+    def test_lost_call_is_sent_again_within_its_limit(self):
+        api, found = self.silent(lost=2, timeout=10)
+        self.assertRaises(_Sent, self.release, api)
+        self.assertEqual([(10, 2.5), (7.5, 2.5), (5, 2.5)],
+                         [call[:2] for call in found])
+        # By which the conductor recognises it.
+        self.assertEqual(1, len({call[2] for call in found}))
+
+    def test_silence_lasts_as_long_as_without_repeats(self):
+        api, found = self.silent(lost=99, timeout=10)
+        exc = self.assertRaises(
+            exception.ConductorUnavailable, self.release, api)
+        self.assertEqual(10, exc.kwargs['timeout'])
+        self.assertEqual((10, 4), (self.seconds, len(found)))
+
+    def test_short_limit_is_divided_less(self):
+        for timeout, tries in ((0.5, 1), (1, 1), (3, 3)):
+            api, found = self.silent(lost=99, timeout=timeout)
+            self.assertRaises(
+                exception.ConductorUnavailable, self.release, api)
+            self.assertEqual(tries, len(found))
+
+    def test_other_call_is_sent_once(self):
+        api, found = self.silent(lost=99, timeout=10)
+        self.assertRaises(exception.ConductorUnavailable, api.host_list,
+                          context.admin())
+        self.assertEqual([(10, 10)], [call[:2] for call in found])
+
+
 class FailureTest(ClientCase):
 
     def test_silence_names_the_method_and_the_timeout(self):

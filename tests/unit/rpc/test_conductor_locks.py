@@ -65,3 +65,8 @@ class KeyTest(base.BaseTestCase):
         for method, arguments in (
                 ('claim', {}), ('claim', {'origin': None}), ('ping', {})):
             self.assertIsNone(conductor_locks.key(method, arguments))
+
+    def test_methods_that_are_repeated_exist(self):
+        self.assertLessEqual(
+            conductor_locks.REPEATED,
+            contract.methods(conductor_contract.Conductor).keys())
