@@ -22,7 +22,6 @@ neighbouring parts the vGPU is at the beginning, in the second at the end.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 import fractions
@@ -113,11 +112,14 @@ class GPUCapacity:
         if name == naming.PASSTHROUGH:
             return 1
         kind = self.types.get(name)
-        if kind is None or not kind.max_instances:
+        if kind is None:
             return 0
-        if self.mix_policy is VGPUMixPolicy.MIXED_SIZE:
+        if kind.max_instances is None and self.free_vfs is not None:
+            # The driver lists it, and not yet how many it makes.
+            return self.free_vfs + len(self.vgpus)
+        if self._policy_of(name) is VGPUMixPolicy.MIXED_SIZE:
             return len(self._placements(name))
-        return kind.max_instances
+        return kind.max_instances or 0
 
     def available(self, name: str) -> int:
         """Return how many more of a type the GPU can take now.
@@ -195,7 +197,7 @@ class GPUCapacity:
         max_instances = self.max_instances(name)
         if not max_instances:
             return 0
-        match self.mix_policy:
+        match self._policy_of(name):
             case VGPUMixPolicy.SAME_TYPE:
                 if any(vgpu.vgpu_type != name for vgpu in self.vgpus):
                     return 0
@@ -206,9 +208,22 @@ class GPUCapacity:
                     return 0
                 return max_instances - len(self.vgpus)
             case VGPUMixPolicy.ANY_MIX:
-                return int((1 - self._used_fraction()) * max_instances)
+                return min(
+                    max_instances - sum(
+                        vgpu.vgpu_type == name for vgpu in self.vgpus),
+                    int((1 - self._used_fraction()) / self._fraction(name)))
             case VGPUMixPolicy.MIXED_SIZE:
                 return len(self._free_placements(name))
+
+    def _policy_of(self, name: str) -> VGPUMixPolicy:
+        """Return the policy for one more of a type.
+
+        Each MIG instance is a part of its own, whatever is in the others.
+        """
+        return VGPUMixPolicy.ANY_MIX if all(
+            map(vgpu_type.mig_share, (
+                name, *(vgpu.vgpu_type for vgpu in self.vgpus)))
+        ) else self.mix_policy
 
     def _is_same_size(self, one: str, other: str) -> bool:
         size = self._video_ram(one)
@@ -218,19 +233,21 @@ class GPUCapacity:
     def _used_fraction(self) -> fractions.Fraction:
         """Return the fraction of the GPU that its vGPUs use.
 
-        A vGPU of a type with at most n instances uses 1/n of the GPU. If sizes
-        do not divide the GPU, this is slightly more than it really uses. A
-        vGPU of a type that the GPU does not support is assumed to use all of
-        it.
+        A vGPU of a type that the GPU does not support is assumed to use all
+        of it.
         """
-        counts = collections.Counter(vgpu.vgpu_type for vgpu in self.vgpus)
-        used = fractions.Fraction(0)
-        for name, count in counts.items():
-            max_instances = self.max_instances(name)
-            if not max_instances:
-                return fractions.Fraction(1)
-            used += fractions.Fraction(count, max_instances)
-        return used
+        return sum((self._fraction(vgpu.vgpu_type) for vgpu in self.vgpus),
+                   start=fractions.Fraction(0))
+
+    def _fraction(self, name: str) -> fractions.Fraction:
+        """Return the fraction of the GPU that a vGPU of a type uses.
+
+        It is 1/n if at most n fit. If sizes do not divide the GPU, this is
+        slightly more than it really uses. A MIG-backed one uses no more than
+        the slices of its instance.
+        """
+        part = fractions.Fraction(1, self.max_instances(name) or 1)
+        return min(part, vgpu_type.mig_share(name) or part)
 
     def _video_ram(self, name: str) -> int | None:
         kind = self.types.get(name)
@@ -255,7 +272,7 @@ class GPUCapacity:
 
         Return ``[None]`` if the mix policy has no placements.
         """
-        if self.mix_policy is not VGPUMixPolicy.MIXED_SIZE:
+        if self._policy_of(name) is not VGPUMixPolicy.MIXED_SIZE:
             return [None]
         taken = []
         for vgpu in self.vgpus:

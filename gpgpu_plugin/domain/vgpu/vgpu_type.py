@@ -19,7 +19,11 @@ Sources: Linux, Documentation/driver-api/vfio-mediated-device.rst
 from __future__ import annotations
 
 import dataclasses
+import fractions
+import functools
 import re
+from collections.abc import Iterable
+from collections.abc import Mapping
 
 _BRANDS = ('GRID ', 'NVIDIA ')
 _NUMBER = r'\s*[=:]?\s*(\d+)'
@@ -37,6 +41,11 @@ _RESOLUTION = re.compile(r'(?:max_resolution|resolution)\s*[=:]?\s*'
 # else is read from a name.
 _PROFILE = re.compile(
     r'[A-Za-z0-9-]+-(\d+)[ABCQ](?:4|ME|NOME|MEALL|GFX|M)?')
+# MIG-backed types name the slices of the card's GPU instance before that:
+# H100-1-10C, DC-1-24Q.
+_MIG = re.compile(
+    r'(.+)-([1-7])-\d+[ABCQ](?:(ME|MEALL)|NOME|GFX|M)?')
+_FOUR_SLICES = re.compile(r'A30|RTX')
 _CREATABLE_VGPU_TYPES = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
 _PLAIN_VF = re.compile(r'vf[1-9]\d*')
 
@@ -116,7 +125,8 @@ def from_creatable_vgpu_types(text: str) -> tuple[VGPUType, ...]:
     """Return the types that ``creatable_vgpu_types`` of a VF lists, by name.
 
     It lists only numbers and names. How many fit is computed from the
-    framebuffer of the largest type, which is that of the GPU.
+    framebuffer of the largest type, which is that of the GPU; of MIG-backed
+    types see ``_mig_instances``.
     """
     found = {}
     for line in text.splitlines():
@@ -124,12 +134,72 @@ def from_creatable_vgpu_types(text: str) -> tuple[VGPUType, ...]:
         if match is not None:
             name = _profile_name(match.group(2)) or match.group(2)
             found[name] = match.group(1)
-    sizes = {name: _ram_of(name) for name in found}
-    largest = max((size for size in sizes.values() if size), default=0)
+    return tuple(dataclasses.replace(known, type_id=found[known.name])
+                 for known in _named(found))
+
+
+def of_names(names: Iterable[str]) -> tuple[VGPUType, ...]:
+    """Return types that a VF can be given while others have vGPUs.
+
+    These names are not all types of the GPU, so they do not show how many fit
+    on it, except of MIG-backed types.
+    """
     return tuple(
-        VGPUType(name=name, type_id=found[name], video_ram=size,
-                 max_instances=largest // size if size else None)
+        known if mig_share(known.name) else dataclasses.replace(
+            known, max_instances=None) for known in _named(names))
+
+
+def _named(names: Iterable[str]) -> tuple[VGPUType, ...]:
+    """Return types of which only the names are known, by name."""
+    sizes = {name: _ram_of(name) for name in names}
+    mig = {name: size for name, size in sizes.items()
+           if size and mig_share(name)}
+    largest = max((size for name, size in sizes.items()
+                   if size and name not in mig), default=0)
+    return tuple(
+        VGPUType(
+            name=name, type_id='', video_ram=size,
+            max_instances=_mig_instances(name, mig) if name in mig
+            else largest // size if size else None)
         for name, size in sorted(sizes.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def mig_share(name: str) -> fractions.Fraction | None:
+    """Return the part of a card's compute slices that a type's instance has.
+
+    None: the type is not backed by a MIG instance.
+    """
+    match = _MIG.fullmatch(name)
+    return None if match is None else fractions.Fraction(
+        int(match.group(2)), _slices(match.group(1)))
+
+
+def _slices(card: str) -> int:
+    return 4 if _FOUR_SLICES.match(card) else 7
+
+
+def _mig_instances(name: str, sizes: Mapping[str, int]) -> int:
+    """Return how many vGPUs of a MIG-backed type fit on an empty card.
+
+    Cards with seven compute slices have eight of memory, and one vGPU in each
+    instance. On cards with four, vGPUs can share an instance, whose memory is
+    that of its largest type. Media engines (``ME``) are in one instance.
+
+    :param sizes: MiB of all MIG-backed types that the card lists, by name
+    """
+    match = _MIG.fullmatch(name)
+    assert match is not None
+    card, slices = match.group(1), int(match.group(2))
+    shared = 1
+    instances = _slices(card) // slices
+    if _slices(card) == 7:
+        instances = min(instances, max(
+            1, 8 // round(sizes[name] / min(sizes.values()))))
+    else:
+        shared = max(size for other, size in sizes.items()
+                     if mig_share(other) == mig_share(name)) // sizes[name]
+    return shared if match.group(3) else instances * shared
 
 
 def of_plain_vfs(count: int) -> VGPUType:

@@ -193,6 +193,57 @@ class AnyMixTest(base.BaseTestCase):
             MBOCHS, capacity.VGPUMixPolicy.ANY_MIX).available('mtty-1'))
 
 
+class MIGTest(base.BaseTestCase):
+    """MIG-backed types, each in an instance of its own, by any policy."""
+
+    H100 = ('H100-1-10C', 'H100-1-10CME', 'H100-1-20C', 'H100-3-40C',
+            'H100-80C')
+    PRO = ('DC-1-24Q', 'DC-1-12Q', 'DC-2-48Q')
+
+    def available(self, listed: tuple[str, ...], *used: str,
+                  ) -> list[int] | None:
+        """Return how many of each type fit, which is so by each policy."""
+        types = {known.name: known for known
+                 in vgpu_type.from_creatable_vgpu_types(''.join(
+                     f'{number} : NVIDIA {name}\n'
+                     for number, name in enumerate(listed)))}
+        found = []
+        for policy in capacity.VGPUMixPolicy:
+            one = filled(gpu(types, policy, free_vfs=48), *used)
+            found.append([one.available(name) for name in types])
+        self.assertEqual([found[0]] * len(found), found)
+        return found[0]
+
+    def test_types_of_two_sizes_share_a_card(self) -> None:
+        self.assertEqual([7, 1, 4, 2, 1], self.available(self.H100))
+        self.assertEqual([4, 1, 4, 1, 0],
+                         self.available(self.H100, 'H100-3-40C'))
+        self.assertEqual([5, 0, 4, 1, 0], self.available(
+            self.H100, 'H100-1-10C', 'H100-1-10CME'))
+        self.assertEqual([0, 0, 0, 0, 0], self.available(
+            self.H100, *['H100-1-10C'] * 7))
+
+    def test_vgpus_share_instances_of_a_card_with_four_slices(self) -> None:
+        pro = tuple(f'RTX Pro 6000 Blackwell {name}' for name in self.PRO)
+        # By name: 12Q, 24Q, 2-48Q.
+        self.assertEqual([8, 4, 2], self.available(pro))
+        self.assertEqual([5, 2, 1], self.available(
+            pro, 'RTX-Pro-6000-Blackwell-DC-1-24Q',
+            'RTX-Pro-6000-Blackwell-DC-1-12Q'))
+
+    def test_driver_that_lists_no_more_decides(self) -> None:
+        types = {known.name: known for known in vgpu_type.of_names(
+            ['H100-1-10C', 'L40S-12Q'])}
+        one = gpu(types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=16,
+                  driver_available={'L40S-12Q': None})
+        self.assertEqual(
+            [0, 16], [one.available(name) for name in types])
+        # Of which only the name is known, there is one for each VF at most.
+        one = filled(one, 'L40S-12Q')
+        self.assertEqual((16, 15), (
+            one.max_instances('L40S-12Q'), one.available('L40S-12Q')))
+
+
 class MixedSizeTest(base.BaseTestCase):
     """NVIDIA's tables, appendix "vGPU Placements for GPUs in Mixed-Size
     Mode" of the user guide."""

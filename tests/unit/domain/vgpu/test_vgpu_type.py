@@ -90,6 +90,46 @@ class TypesOfVFTest(base.BaseTestCase):
         self.assertEqual(('H200X-1-18C', 18 * 1024),
                          (found.name, found.video_ram))
 
+    def most(self, *names: str) -> list[int | None]:
+        """Return how many of each type of a listing fit, in its order."""
+        found = {listed.name: listed.max_instances for listed
+                 in vgpu_type.from_creatable_vgpu_types(''.join(
+                     f'{number} : NVIDIA {name}\n'
+                     for number, name in enumerate(names)))}
+        return [found[name.replace(' ', '-')] for name in names]
+
+    def test_mig_backed_types_fit_as_often_as_their_slices(self) -> None:
+        for names, expected in (
+                # With seven slices; +me is on one instance alone.
+                (('H100-1-10C', 'H100-1-10CME', 'H100-2-20C', 'H100-3-40C'),
+                 [7, 1, 3, 2]),
+                (('B200X-1-23C', 'B200X-1-23CME', 'B200X-1-45C',
+                  'B200X-2-45C'), [7, 1, 4, 3]),
+                (('H200X-1-18C', 'H200X-1-18CNOME', 'H200X-3-71C',
+                  'H200X-4-71C', 'H200X-7-141C'), [7, 7, 2, 1, 1]),
+                (('H100-3-40C',), [2]),
+                (('H100L-1-12C', 'H100L-94C', 'H100L-47C'), [7, 1, 2]),
+                # With four.
+                (('A30-1-6C', 'A30-1-6CME', 'A30-2-12C', 'A30-4-24C'),
+                 [4, 1, 2, 1])):
+            self.assertEqual(expected, self.most(*names), names)
+
+    def test_vgpus_share_mig_instances_of_a_card_with_four(self) -> None:
+        card = 'RTX Pro 6000 Blackwell DC-'
+        sizes = (24, 12, 8, 6, 4, 3, 2)
+        alone = [f'{card}1-{size}Q' for size in sizes]
+        self.assertEqual([4, 8, 12, 16, 24, 32, 48], self.most(*alone))
+        self.assertEqual(
+            [4, 8, 12, 16, 24, 32, 48, 2, 1, 1, 2],
+            self.most(*alone, f'{card}2-48Q', f'{card}4-96Q', f'{card}96Q',
+                      f'{card}48Q'))
+
+    def test_listing_beside_vgpus_shows_mig_backed_types_alone(self) -> None:
+        self.assertEqual(
+            {'H100-1-10C': 7, 'L40S-12Q': None},
+            {known.name: known.max_instances for known
+             in vgpu_type.of_names(['L40S-12Q', 'H100-1-10C'])})
+
     def test_what_follows_the_series(self) -> None:
         self.assertEqual(
             {'T4-2B4': 2, 'A100-1-5CME': 5, 'H200X-1-18CNOME': 18,
