@@ -335,6 +335,20 @@ def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
         .tuples().all())
 
 
+def vfs_with_types(session: orm.Session,
+                   gpus: Iterable[int]) -> list[models.Device]:
+    """Return the VFs of GPUs that have a type which nobody is assigned.
+
+    :param gpus: ids
+    """
+    return list(session.scalars(sa.select(models.Device).where(
+        models.Device.parent_id.in_(gpus), models.Device.present,
+        models.Device.kind == device_rules.DeviceKind.PCI,
+        models.Device.state == device_rules.DeviceState.AVAILABLE,
+        models.Device.vgpu_type.is_not(None))
+        .order_by(models.Device.stable_id)))
+
+
 def get(session: orm.Session, uuid: str) -> models.Device:
     """Return one device.
 

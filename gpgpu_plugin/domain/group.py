@@ -324,8 +324,7 @@ class GroupCapacity:
             mix_policy=capacity.VGPUMixPolicy(self.variant.mix_policy),
             vgpus=tuple(vgpus),
             driver_available=driver_capacity.available(
-                gpu.driver, {child.id: child.vgpu_type for child in used},
-                gpu.foreign_vgpus),
+                gpu.driver, {child.id: child.vgpu_type for child in used}),
             numa_node=function.numa_node if function is not None else None,
             switch=(function.switch_path[-1]
                     if function is not None and function.switch_path

@@ -94,7 +94,6 @@ class LocalHost(base.Host):
         self.binder = access.binder
         self._backends = [backend(access) for backend in BACKENDS]
         self._watch: watch.Watch | None = None
-        self._failed = False
         self._health_changed = False
         self._in_cleaning = in_progress.FunctionsInCleaning()
         self._serial_numbers = serial_numbers.SerialNumbers(
@@ -179,7 +178,7 @@ class LocalHost(base.Host):
                 'the driver', gpu.address, self._wanted_vfs(gpu))
 
     def scan(self) -> scanner.Scan:
-        self._failed = self._health_changed = False
+        self._health_changed = False
         sampled_at = self._next_sample()
         self._in_cleaning.begin_scan()
         scan = self._serial_numbers.added(
@@ -218,8 +217,7 @@ class LocalHost(base.Host):
         return identity_mod.read(scan.functions)
 
     def changed(self) -> bool:
-        return (self._watch is None or self._failed
-                or self._health_changed
+        return (self._watch is None or self._health_changed
                 or self._in_cleaning.is_outdated()
                 or self._watch.changed(self._in_cleaning.ids()))
 
@@ -241,11 +239,6 @@ class LocalHost(base.Host):
             if report is not None:
                 reports[gpu_id] = dataclasses.replace(
                     report, sampled_at=sampled_at)
-                if report.fails:
-                    # No vGPU will be requested of the driver, so no build
-                    # can notice that it works again. The watch of the next
-                    # scan does.
-                    self._failed = True
         return reports
 
     def prepare(self, device: base.HostDevice) -> None:

@@ -15,8 +15,15 @@ from __future__ import annotations
 
 import json
 
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.host.fake import vgpu_driver
 from tests.functional import test_vgpus
+
+MDEV_TYPES = 'mdev_supported_types'
+T4_16Q = 'nvidia-234'
+FOREIGN = '3f2f1c62-5d0e-4f68-9a7a-0c3a7f6f5b11'
+INSTANCES = {'1130': ('H100L-1-12C', 12, 7), '1133': ('H100L-2-24C', 24, 3)}
+"""Types of MIG instances: name, GiB, and how many fit."""
 
 
 class MdevTest(test_vgpus.MdevCase):
@@ -52,6 +59,32 @@ class MdevTest(test_vgpus.MdevCase):
         self.manage('device', 'release', row['uuid'])
         self.wait_for(lambda: self.remaining()['T4-4Q'] == 8, 'clean again')
         self.delete(server)
+
+
+    def test_mdev_of_another_tool_is_noticed_while_it_is_there(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        address = sorted(
+            path.name for path in self.sysfs('gpu1').glob(
+                'bus/pci/devices/*') if (path / MDEV_TYPES).is_dir())[0]
+        kernel.write(
+            f'bus/pci/devices/{address}/{MDEV_TYPES}/{T4_16Q}/create', FOREIGN)
+        # The first one may be claimed on the card before the host is scanned.
+        first = self.wait_status(
+            self.post_server(self.vgpu_flavor(Q4=1)), 'ACTIVE', 'ERROR')
+        server = self.boot(self.vgpu_flavor(Q4=1))
+        self.delete(first, server)
+        self.run_once('gpu1')
+        self.wait_for(lambda: self.remaining() == {
+            'passthrough': 1, 'T4-1Q': 16, 'T4-4Q': 4}, 'the other card')
+        self.assertEqual(
+            {address: f'vGPUs that gpgpu_plugin did not make are on it: mdev '
+                      f'{FOREIGN}'},
+            {device['address']: device['reason']
+             for device in self.devices() if device['reason']})
+        kernel.write(f'bus/mdev/devices/{FOREIGN}/remove', '1')
+        self.run_once('gpu1')
+        self.wait_for(lambda: self.remaining() == {
+            'passthrough': 2, 'T4-1Q': 32, 'T4-4Q': 8}, 'both cards')
 
 
 class NvidiaVFTest(test_vgpus.NvidiaVFCase):
@@ -117,3 +150,64 @@ class NvidiaVFTest(test_vgpus.NvidiaVFCase):
             self.run_once('gpu1')
             return self.unallocated(variant='L40S')
         self.wait_for(lambda: classes() == {'L40S': 0}, 'classes to leave')
+
+    def make_instances(self) -> None:
+        """Replace the types that the drivers list by those of instances."""
+        for path in self.sysfs('gpu1').glob(
+                f'bus/pci/devices/*/{vgpu_driver.RULE}'):
+            vgpu_driver.set_rule(path.parent, {
+                **json.loads(path.read_text()), 'mix_policy': 'any_mix',
+                'types': {
+                    type_id: {'name': f'NVIDIA {name}', 'max': most,
+                              'video_ram': size * 1024}
+                    for type_id, (name, size, most) in INSTANCES.items()}})
+
+    def of_instances(self) -> dict[str, tuple[int, int]]:
+        """Return how many of each type fit and remain, after a scan."""
+        self.run_once('gpu1')
+        return {row['vgpu_type']: (
+            row['max_capacity'], row['remaining_capacity'])
+            for row in self.listing('vgpu-type', 'list', '--enabled')
+            if row['vgpu_type'].startswith('H100L')}
+
+    def test_mig_instances_come_and_go_while_nova_compute_runs(self) -> None:
+        kernel = self.driver().gpu_tracker.backend.kernel
+        self.make_instances()
+        self.run_once('gpu1')
+        for name, *_ in INSTANCES.values():
+            self.manage('vgpu-type', 'enable', 'L40S', name)
+        self.assertEqual({'H100L-1-12C': (14, 14), 'H100L-2-24C': (6, 6)},
+                         self.of_instances())
+        servers = [self.boot(self.flavor_of({
+            f'resources:{naming.resource_class("L40S", name)}': '1'}))
+            for name, *_ in INSTANCES.values()]
+        # Two sizes are on one card.
+        self.assertEqual(['1130', '1133'], self.typed())
+        rest = {'H100L-1-12C': (14, 11), 'H100L-2-24C': (6, 5)}
+        self.assertEqual(rest, self.of_instances())
+        self.lose_types()
+        self.take(most=0)
+        self.restart_compute()
+        self.assertEqual({0}, {
+            remaining for _, remaining in self.of_instances().values()})
+        # Instances are made late, and the guests started again.
+        self.make_instances()
+        for server in servers:
+            self.api.post_server_action(
+                server['id'], {'reboot': {'type': 'HARD'}})
+            self.wait_status(server['id'], 'ACTIVE')
+        self.wait_for(lambda: self.typed() == ['1130', '1133'], 'types')
+        self.assertEqual(rest, self.of_instances())
+        # Another tool has a VF of the other card.
+        vf = sorted(path.parent.name for path in self.sysfs('gpu1').glob(
+            'bus/pci/devices/*/physfn'))[-1]
+        current = f'bus/pci/devices/{vf}/nvidia/current_vgpu_type'
+        kernel.write(current, '1130')
+        self.assertEqual({4, 2}, {
+            remaining for _, remaining in self.of_instances().values()})
+        [reason] = {device['reason'] for device in self.devices()
+                    if device['reason']}
+        self.assertIn(f'did not make are on it: type 1130 of {vf}', reason)
+        kernel.write(current, '0')
+        self.assertEqual(rest, self.of_instances())
+        self.delete(*servers)

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
 from gpgpu_plugin.domain import variant as variant_rules
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin as objects
 
 _OF_FUNCTION = ('vendor', 'device', 'subsystem_vendor', 'subsystem',
@@ -71,9 +73,9 @@ def list_all(db: api.Database, host: str | None = None,
             limit=pages.size(limit), marker=marker)
         partitions = _all_partitions(session, [
             device.row for device in found])
-        waits = _waits(session, found)
+        reasons = _reasons(session, found)
         return tuple(dataclasses.replace(
-            _info(device, states, waits),
+            _info(device, states, reasons),
             link_partitions=partitions.get(device.row.id, ()))
             for device in found)
 
@@ -117,10 +119,31 @@ def show(db: api.Database, uuid: str, *,
         before = device_db.replaced(session, found.row)
         return dataclasses.replace(
             _info(found, host_states.HostStates(session, silent_after),
-                  _waits(session, [found])),
+                  _reasons(session, [found])),
             replaces=before.uuid if before else None,
             link_partitions=_all_partitions(
                 session, [found.row]).get(found.row.id, ()))
+
+
+def _reasons(session: orm.Session,
+             devices: Sequence[device_list.ListedDevice]) -> dict[str, str]:
+    """Return why devices are not cleaned yet or not offered, by UUID."""
+    gpus = {device.row.id: device.row.uuid for device in devices
+            if device_db.pci_function(device.row).has_vfs}
+    foreign: dict[str, list[str]] = collections.defaultdict(list)
+    for uuid, row in (
+            *((device.row.uuid, device.row) for device in devices),
+            *((gpus[row.parent_id or 0], row) for row in (
+                device_db.vfs_with_types(session, gpus) if gpus else ()))):
+        vgpus = device_db.vgpu_capability(row)
+        if vgpus is not None:
+            is_mdev = vgpus.mechanism is capability.VGPUMechanism.MDEV
+            foreign[uuid] += [
+                f'mdev {name}' if is_mdev else f'type {name} of {row.address}'
+                for name in vgpus.existing_vgpus]
+    return {uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
+                  f'{", ".join(found)}'
+            for uuid, found in foreign.items() if found} | _waits(session, devices)
 
 
 def _waits(session: orm.Session, devices: Sequence[device_list.ListedDevice],
@@ -154,7 +177,7 @@ def _waits_for(other: tuple[str, str] | None) -> str:
 
 
 def _info(device: device_list.ListedDevice, states: host_states.HostStates,
-          waits: Mapping[str, str]) -> objects.DeviceInfo:
+          reasons: Mapping[str, str]) -> objects.DeviceInfo:
     row = device.row
     function = device_db.pci_function(row)
     return objects.DeviceInfo(
@@ -168,7 +191,7 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         used_by=device.used_by, project_id=device.project_id,
         type=device.type, replaced_by=row.replaced_by,
         companions=function.companions,
-        reason=waits.get(row.uuid) or _reason(row) or function.fault,
+        reason=reasons.get(row.uuid) or _reason(row) or function.fault,
         generation=row.generation,
         health=row.health, health_reason=row.health_reason,
         errors=device_db.errors(row), host_state=states.of(device.host),

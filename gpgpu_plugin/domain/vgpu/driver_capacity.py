@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain.vgpu import capability as capability_mod
@@ -44,15 +43,6 @@ class DriverCapacity:
     sampled_at: tuple[str, int] = dataclasses.field(
         default=('', 0), compare=False
     )
-
-    @property
-    def fails(self) -> bool:
-        """Return whether the driver creates no vGPU although none exists.
-
-        Its service may be down, or it waits to be configured.
-        """
-        return not self.existing and not any(
-            count != 0 for count in self.available.values())
 
 
 def is_older(one: DriverCapacity, other: DriverCapacity) -> bool:
@@ -127,10 +117,19 @@ def with_stable_ids(reported: DriverCapacity,
 
 def types(capability: capability_mod.VGPUCapability | None,
           reported: DriverCapacity | None) -> dict[str, vgpu_type.VGPUType]:
-    """Return the types that a GPU can be partitioned into, by name."""
-    listed = capability.types if capability is not None else None
-    found = {known.name: known for known in listed or ()}
-    observed_max = reported.observed_max if reported is not None else {}
+    """Return the types that a GPU can be partitioned into, by name.
+
+    Some were not listed while the GPU was empty, such as those of MIG
+    instances that were made later.
+    """
+    if capability is None:
+        return {}
+    found = {known.name: known for known in capability.types or ()}
+    if reported is None:
+        return found
+    found |= {known.name: known for known in vgpu_type.of_names(
+        reported.available.keys() - found.keys())}
+    observed_max = reported.observed_max
     for name in found.keys() & observed_max.keys():
         if observed_max[name] < (found[name].max_instances or 0):
             found[name] = dataclasses.replace(
@@ -139,21 +138,18 @@ def types(capability: capability_mod.VGPUCapability | None,
 
 
 def available(
-    reported: DriverCapacity | None,
-    used: Mapping[str, str | None],
-    foreign: Iterable[str],
+    reported: DriverCapacity | None, used: Mapping[str, str | None],
 ) -> dict[str, int | None] | None:
     """Return how many more of each type the driver can create now.
 
+    A vGPU that existed when the driver reported, and that nobody knows here,
+    may be another tool's: the report holds until the next one.
+
     :param used: types of the GPU's mdev rows and VFs that have a vGPU or
         will have one, by stable id
-    :param foreign: vGPUs that were not made for an assignment
-    :returns: as in capacity.GPUCapacity; None: the report is not valid any
-        more, since a vGPU that existed then is gone
+    :returns: as in capacity.GPUCapacity
     """
     if reported is None:
-        return None
-    if not used.keys() | set(foreign) >= set(reported.existing):
         return None
     since = collections.Counter(
         used[stable_id] for stable_id in used.keys() - set(reported.existing))

@@ -26,6 +26,7 @@ import dataclasses
 import typing
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import device as device_rules
@@ -108,6 +109,29 @@ def scan(sysfs: sysfs_mod.Sysfs,
     return codec.printable(Scan, _Scanner(sysfs, slot_labels).scan())
 
 
+def have_vgpus_changed(sysfs: sysfs_mod.Sysfs, scan: Scan,
+                       in_cleaning: Collection[str] = ()) -> bool:
+    """Return whether drivers report other vGPUs than when they were scanned.
+
+    :param in_cleaning: stable ids of functions that are not compared, nor
+        others of their GPUs
+    """
+    left_out = {pci.pf_of(stable_id) or stable_id for stable_id in in_cleaning}
+    functions = [
+        function for function in scan.functions
+        if (function.pf or function.id) not in left_out
+        and (pci.VGPU_TYPES in function.unreadable
+             or {function.id, function.pf} & scan.vgpu_capabilities.keys())]
+    if not functions:
+        return False
+    now = codec.printable(Scan, _Scanner(sysfs).with_vgpus(functions))
+    return any(
+        now.vgpu_capabilities.get(function.id)
+        != scan.vgpu_capabilities.get(function.id)
+        or now.driver_capacities.get(function.id)
+        != scan.driver_capacities.get(function.id) for function in functions)
+
+
 def scan_function(
     sysfs: sysfs_mod.Sysfs, address: str
 ) -> pci.PCIFunction | None:
@@ -172,7 +196,23 @@ class _Scanner:
         virtual = (self.virtual_parent(name) for name in sorted(
             set(self._sysfs.names(
                 f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}')) - set(addresses)))
-        functions = (*found, *(parent for parent in virtual if parent))
+        return self._gathered((
+            *found, *(parent for parent in virtual if parent)))
+
+    def with_vgpus(self, functions: Sequence[pci.PCIFunction]) -> Scan:
+        """Return some functions with the vGPUs that they have now."""
+        for function in functions:
+            attempt = attempt_mod.Attempt(function.address, self._problems)
+            # Parents of mdevs that are no PCI functions are in one of them.
+            for parents in (self._sysfs.devices,
+                            f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}'):
+                folder = f'{parents}/{function.address}'
+                if names := self._sysfs.names(folder):
+                    self._read_vgpus(function.id, folder, names, attempt)
+                    break
+        return self._gathered(tuple(functions))
+
+    def _gathered(self, functions: tuple[pci.PCIFunction, ...]) -> Scan:
         vgpus = vgpu_sysfs.gather(functions, self._vgpus)
         return Scan(
             functions=functions,

@@ -13,10 +13,11 @@
 
 It is called often, so it is cheap: it compares listings, and small files that
 it keeps open. It notices functions, also VFs, and parents of mdevs that came
-or went, functions that were replaced, drivers that were bound or unbound, a
-driver that creates vGPUs after it created none, GPUs that died or came back,
-changed widths of their PCIe links, errors that the kernel counted, and a
-replaced modules.alias.
+or went, functions that were replaced, drivers that were bound or unbound,
+GPUs that died or came back, changed widths of their PCIe links, errors that
+the kernel counted, and a replaced modules.alias. Of GPUs that have vGPUs it
+reads again what their drivers report: others create and remove vGPUs, too,
+and MIG instances.
 Of files in sysfs, modification times are not used, since sysfs does not
 maintain them reliably.
 """
@@ -31,7 +32,6 @@ from collections.abc import Collection
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import health_files
 from gpgpu_plugin.host.discovery import scanner
@@ -68,7 +68,7 @@ class Watch:
         self._folders = [
             drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
-        self._files: dict[int, bytes] = {}
+        self._scan = scan
         self._configs: dict[int, pci.PCIFunction] = {}
         self._health: dict[int, _HealthFile] = {}
         self._open_health(readings)
@@ -77,31 +77,11 @@ class Watch:
             if (pci.can_be_gpu(function.class_code) and function.pf is None
                     and 'config' not in function.unreadable):
                 self._open_config(function)
-            report = scan.driver_capacities.get(function.id)
-            if report is not None and report.fails:
-                # The vendor's service may start after this process.
-                is_vf = (scan.vgpu_capabilities[function.id].mechanism
-                         == capability.VGPUMechanism.VF)
-                self._open_capacity(
-                    f'{sysfs.devices}/{function.address}/virtfn0' if is_vf
-                    else f'{sysfs.root}/{vgpu_sysfs.PARENTS}/'
-                         f'{function.address}')
         self._before = self._listing()
         # A module may be installed for a GPU that lacks its VFIO driver.
         self._lacks_driver = any(
             function.vfio_refusal for function in scan.functions)
         self._aliases = self._aliases_version()
-
-    def _open_capacity(self, folder: str) -> None:
-        """Watch the capacity of a driver that creates no vGPUs at all.
-
-        The capacity of other drivers changes with each vGPU of the plugin,
-        which needs no scan.
-        """
-        self._open(f'{folder}/{vgpu_sysfs.CREATABLE_VGPU_TYPES}')
-        types = f'{folder}/{vgpu_sysfs.MDEV_TYPES}'
-        for name in self._sysfs.names(types):
-            self._open(f'{types}/{name}/{vgpu_sysfs.AVAILABLE}')
 
     def _open_config(self, function: pci.PCIFunction) -> None:
         with contextlib.suppress(OSError):
@@ -122,15 +102,6 @@ class Watch:
                 self._health[fd] = _HealthFile(
                     path, before, frozenset(stable_ids))
 
-    def _open(self, path: str) -> None:
-        # A file that cannot be opened is not watched; the listings are.
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                self._files[fd] = os.pread(fd, _MAX, 0)
-            except OSError:
-                os.close(fd)
-
     def _listing(self) -> tuple[list[tuple[str, int]], list[list[str]]]:
         return (self._sysfs.inodes(self._sysfs.devices),
                 [sorted(self._sysfs.names(folder))
@@ -143,9 +114,6 @@ class Watch:
             and do not answer then
         """
         try:
-            if any(os.pread(fd, _MAX, 0) != before
-                   for fd, before in self._files.items()):
-                return True
             # Compared with the scan, since it may have died after that.
             if any(config_space.is_dead(os.pread(fd, config_space.HEADER, 0))
                    != (function.fault is not None)
@@ -156,6 +124,9 @@ class Watch:
             if any(health_files.significant(file.path, os.pread(fd, _MAX, 0))
                    != file.before for fd, file in self._health.items()
                    if file.gpus.isdisjoint(in_cleaning)):
+                return True
+            if scanner.have_vgpus_changed(
+                    self._sysfs, self._scan, in_cleaning):
                 return True
         except OSError:
             # The function of the open file is gone.
@@ -172,8 +143,7 @@ class Watch:
 
     def close(self) -> None:
         """Close the files that were kept open."""
-        for fd in (*self._files, *self._configs, *self._health):
+        for fd in (*self._configs, *self._health):
             os.close(fd)
-        self._files.clear()
         self._health.clear()
         self._configs.clear()

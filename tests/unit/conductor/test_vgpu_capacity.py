@@ -132,6 +132,36 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
             [t4(0, existing_vgpus=(foreign,), used_by='mdev'), t4(1)]))
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
+        self.assertEqual(
+            {GPUS[0].id: f'vGPUs that gpgpu_plugin did not make are on it: '
+                         f'mdev {foreign}', GPUS[1].id: None}, self.reasons())
+        hosts.store(self.db, base.scan(GPUS))
+        self.assertEqual({None}, set(self.reasons().values()))
+
+    def reasons(self):
+        return {device.stable_id: device.reason
+                for device in device_admin.list_all(self.db)}
+
+    def test_report_that_names_an_mdev_that_was_not_scanned_counts(self):
+        # Another tool made it since the scan, and the driver makes no more.
+        def capacity(number, *existing, **available):
+            return driver_capacity.DriverCapacity(
+                existing=existing, sampled_at=('s', number),
+                available={f'T4-{name[1:]}Q': count
+                           for name, count in available.items()})
+        hosts.store(self.db, base.scan([
+            dataclasses.replace(gpu, driver_capacity=capacity(1, Q4=4))
+            for gpu in GPUS]))
+        self.assertEqual(8, self.remaining()['4Q'])
+        claim = self.ask(Q4=1)
+        [refused] = claim.assignments
+        gpu = refused.stable_id.partition('/mdev')[0]
+        releases.abort(
+            self.db, base.uuids(claim), touched=False, fault=None,
+            driver_capacities={gpu: capacity(2, str(uuid.uuid4()), Q4=0)})
+        self.assertEqual(4, self.remaining()['4Q'])
+        [granted] = self.ask('i2', Q4=1).assignments
+        self.assertFalse(granted.stable_id.startswith(f'{gpu}/'))
 
     def test_reported_mdev_of_an_assignment_changes_nothing(self):
         claim = self.ask(Q4=1)
@@ -181,8 +211,40 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
             PF, vf(PF, 0, existing_vgpus=('557',)), *self.functions[2:]]))
         self.assertEqual({'passthrough': 0, '1Q': 0, '4Q': 0, '16Q': 0},
                          self.remaining())
+        shown = {device.stable_id: device.reason or ''
+                 for device in device_admin.list_all(self.db)}
+        for device in (PF, self.functions[1]):
+            self.assertIn(f'type 557 of {self.functions[1].address}',
+                          shown[device.id])
+        self.assertEqual('', shown[self.functions[2].id])
+        [listed] = [device for device in device_admin.list_all(self.db)
+                    if device.stable_id == PF.id]
+        self.assertEqual(shown[PF.id], device_admin.show(
+            self.db, listed.uuid).reason)
         hosts.store(self.db, base.scan(self.functions))
         self.assertEqual(3, self.remaining()['1Q'])
+
+    def test_types_that_are_first_listed_beside_a_vgpu_are_offered(self):
+        [claimed] = self.ask(Q1=1).assignments
+        # After a reboot of the host there is no MIG instance.
+        nothing = dataclasses.replace(
+            PF, vgpu_types=(),
+            driver_capacity=driver_capacity.DriverCapacity())
+        hosts.store(self.db, base.scan([nothing, *self.functions[1:]]))
+        self.assertEqual(0, self.remaining()['1Q'])
+        # Instances are made, and the guest is started again.
+        hosts.store(self.db, base.scan([
+            dataclasses.replace(
+                PF, vgpu_types=None,
+                driver_capacity=driver_capacity.DriverCapacity(
+                    existing=(claimed.stable_id,),
+                    available={'T4-1Q': None})),
+            vf(PF, 0, existing_vgpus=('230',)), *self.functions[2:]]))
+        self.assertEqual(2, self.remaining()['1Q'])
+        hosts.store(self.db, base.scan([
+            nothing, vf(PF, 0, existing_vgpus=('230',)),
+            *self.functions[2:]]))
+        self.assertEqual(0, self.remaining()['1Q'])
 
     def test_types_that_a_gpu_in_use_no_longer_lists_are_remembered(self):
         claim = self.ask(Q4=1)
@@ -257,7 +319,9 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
             self.db,
             base.scan(
                 [
-                    PF,
+                    dataclasses.replace(
+                        PF, driver_capacity=driver_capacity.DriverCapacity(
+                            available={kind.name: None for kind in TYPES})),
                     dataclasses.replace(foreign, existing_vgpus=()),
                     *self.functions[2:],
                 ]

@@ -188,16 +188,28 @@ class WatchTest(base.BaseTestCase):
         pathlib.Path(self.root, 'bus/pci/drivers/nouveau/0000:ff:00.0').touch()
         self.assertTrue(before.changed())
 
-    def test_capacity_counts_only_after_the_driver_failed(self):
+    def test_new_capacity_of_a_driver_is_noticed(self):
         folder = pathlib.Path(self.root, 'devices/virtual/mtty/mtty')
         folder.mkdir(parents=True)
         vgpu_driver.add_types(pathlib.Path(self.root), folder, MTTY)
         path = folder / 'mdev_supported_types/mtty-1/available_instances'
-        for available, noticed in (('24', False), ('0', True)):
+        for available in ('24', '0'):
             path.write_text(f'{available}\n')
             before = self.watch()
+            self.assertFalse(before.changed())
             path.write_text('23\n')
-            self.assertEqual(noticed, before.changed(), available)
+            self.assertTrue(before.changed(), available)
+
+    def test_types_that_cannot_be_read_are_no_change_until_they_can(self):
+        folder = pathlib.Path(self.root, 'devices/virtual/mtty/mtty')
+        folder.mkdir(parents=True)
+        vgpu_driver.add_types(pathlib.Path(self.root), folder, MTTY)
+        path = folder / 'mdev_supported_types/mtty-1/available_instances'
+        path.write_text('many\n')
+        before = self.watch()
+        self.assertFalse(before.changed())
+        path.write_text('24\n')
+        self.assertTrue(before.changed())
 
     def test_closed_watch_has_no_open_files(self):
         before = len(os.listdir('/proc/self/fd'))
@@ -205,3 +217,46 @@ class WatchTest(base.BaseTestCase):
         self.assertGreater(len(os.listdir('/proc/self/fd')), before)
         made.close()
         self.assertEqual(before, len(os.listdir('/proc/self/fd')))
+
+
+class VGPUWatchTest(base.BaseTestCase):
+    """Tests of vGPUs that others than the plugin make, by mechanism."""
+
+    def build(self, name):
+        self.root = f'{self.useFixture(fixtures.TempDir()).path}/sys'
+        machine.build(machine.load(name), self.root)
+        self.kernel = fake_kernel.FakeKernel(self.root)
+        self.sysfs = sysfs.Sysfs(self.root)
+
+    def watch(self):
+        self.scan = scanner.scan(self.sysfs)
+        made = watch.Watch(self.sysfs, self.scan)
+        self.addCleanup(made.close)
+        self.assertFalse(made.changed())
+        return made
+
+    def test_mdev_that_came_or_went_is_noticed(self):
+        self.build('nvidia-t4-2')
+        mdev = '3f2f1c62-5d0e-4f68-9a7a-0c3a7f6f5b11'
+        before = self.watch()
+        address = self.scan.functions[-1].address
+        self.kernel.write(f'bus/pci/devices/{address}/mdev_supported_types/'
+                          f'nvidia-232/create', mdev)
+        self.assertTrue(before.changed())
+        before = self.watch()
+        self.kernel.write(f'bus/mdev/devices/{mdev}/remove', '1')
+        self.assertTrue(before.changed())
+
+    def test_type_of_a_vf_that_was_set_or_cleared_is_noticed(self):
+        self.build('nvidia-l40s-vgpu-2')
+        pf = next(function for function in scanner.scan(
+            self.sysfs).functions if function.sriov_totalvfs)
+        self.kernel.set_vfs(pf.address, 4)
+        vf = self.sysfs.link(f'{self.sysfs.devices}/{pf.address}/virtfn0')
+        for type_id in ('1153', '0'):
+            before = self.watch()
+            self.kernel.write(
+                f'bus/pci/devices/{vf}/nvidia/current_vgpu_type', type_id)
+            self.assertTrue(before.changed())
+            self.assertFalse(before.changed([f'{pf.id}/vf0']))
+            self.assertTrue(before.changed(['other']))
