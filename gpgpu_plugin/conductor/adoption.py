@@ -277,5 +277,4 @@ def _is_claimable(device: models.Device) -> bool:
     return (device.group is None
             or any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
                    for offered in device.group.types)
-            or (function.iommu_group is not None
-                and gpu_rules.passthrough_refusal(function) is None))
+            or gpu_rules.passthrough_refusal(function) is None)

@@ -28,6 +28,9 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 
+NO_IOMMU = ('it is in no IOMMU group: is the IOMMU on (firmware: VT-d or '
+            'AMD-Vi; kernel: intel_iommu=on)?')
+
 
 def relate(functions: Iterable[pci.PCIFunction | None],
            ) -> list[pci.PCIFunction]:
@@ -69,19 +72,15 @@ def unassignable_reason(function: pci.PCIFunction,
                and mechanism == capability.VGPUMechanism.VF)
     if mechanism and not is_vgpu:
         return _excluded_reason(function)
-    return (_isolation_refusal(function) if is_vgpu
-            else passthrough_refusal(function))
+    return passthrough_refusal(function)
 
 
 def passthrough_refusal(function: pci.PCIFunction) -> str | None:
-    """Return why no guest can get the whole function, if known.
-
-    A vGPU keeps the host's driver, so it needs no VFIO driver of the kernel.
-    """
-    return _isolation_refusal(function) or function.vfio_refusal
+    """Return why no guest can get the function itself, if known."""
+    return isolation_refusal(function) or function.vfio_refusal
 
 
-def _isolation_refusal(function: pci.PCIFunction) -> str | None:
+def isolation_refusal(function: pci.PCIFunction) -> str | None:
     """Return why the function cannot be given to a guest alone, if known."""
     excluded = _excluded_reason(function)
     if excluded is not None:

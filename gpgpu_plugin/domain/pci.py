@@ -193,8 +193,9 @@ class PCIFunction:
     :ivar owner: other service that manages the function, and how that is
         known: ``Nova ([pci] device_spec)``, ``Cyborg``
     :ivar fault: why the function cannot be trusted (config space reads ff)
-    :ivar vfio_refusal: why the host's kernel has no VFIO driver for the
-        function, so that no guest can get the whole function
+    :ivar vfio_refusal: why no guest of the host can get the function itself:
+        there is no IOMMU, or the kernel has no VFIO driver for it. A VF with
+        vGPU types keeps the host's driver and needs none
     :ivar nvswitches: number of NVSwitches that the host has; None: unknown.
         Reported for NVIDIA's GPUs only
     :ivar hive: id of the xGMI hive, the GPUs that have links to each other;

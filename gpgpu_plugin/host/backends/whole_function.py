@@ -59,11 +59,9 @@ class WholeFunctionBackend(base.Backend):
     def prepare(self, device: base.HostDevice) -> None:
         functions = self._functions(device)
         ladder.check_idle(device.stable_id)
-        if functions[0].iommu_group is None:
+        if functions[0].vfio_refusal is not None:
             raise exception.HostNotReady(
-                path=device.address,
-                reason='it is in no IOMMU group: is the IOMMU on (firmware: '
-                       'VT-d or AMD-Vi; kernel: intel_iommu=on)?')
+                path=device.address, reason=functions[0].vfio_refusal)
         if functions[0].has_vgpus:
             raise exception.HostError(
                 path=device.address,
@@ -185,7 +183,7 @@ class WholeFunctionBackend(base.Backend):
             raise exception.HostError(
                 path=device.address,
                 reason=f'{device.stable_id} is not there')
-        refusal = gpu_rules.passthrough_refusal(functions[0])
+        refusal = gpu_rules.isolation_refusal(functions[0])
         if refusal is not None:
             raise exception.HostError(path=device.address, reason=refusal)
         return functions

@@ -64,7 +64,6 @@ class _GPUFields(typing.TypedDict, total=False):
     sriov_numvfs: int | None
     used_by: device_rules.DeviceUser | None
     fault: str | None
-    vfio_refusal: str | None
     hive: str | None
 
 
@@ -289,11 +288,14 @@ class _Scanner:
         if pci.can_be_gpu(ids.class_code):
             fields = self._gpu(
                 folder, address, stable_id, pf_hops or hops, driver, attempt)
-            fields['vfio_refusal'] = vfio_drivers.refusal(self._sysfs, ids)
+        refusal = gpu.NO_IOMMU if group is None else None
+        if pci.can_be_gpu(ids.class_code) and refusal is None and not (
+                pf_id and stable_id in self._vgpus):
+            refusal = vfio_drivers.refusal(self._sysfs, ids)
         return pci.PCIFunction(
             id=stable_id, address=address, **ids._asdict(), pf=pf_id,
             vf_index=vf_index, numa_node=numa_node, driver=driver,
-            iommu_group=int(group) if group else None,
+            iommu_group=int(group) if group else None, vfio_refusal=refusal,
             unreadable=tuple(attempt.unreadable), **fields)
 
     # -- identity -----------------------------------------------------------

@@ -323,8 +323,5 @@ def _refusal(function: pci.PCIFunction) -> str | None:
     if None in (function.vendor, function.device):
         # The rule that binds it at boot would match nothing.
         return 'its ids cannot be read'
-    if function.iommu_group is None:
-        return ('it is in no IOMMU group: is the IOMMU on (firmware: VT-d or '
-                'AMD-Vi; kernel: intel_iommu=on)?')
     return gpu_rules.passthrough_refusal(
         dataclasses.replace(function, part_of=None))

@@ -370,8 +370,8 @@ class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):
         """Their cleaning would fail."""
         self.enable('passthrough', enabled=False)
         self.restored([], [
-            vgpu_base.t4(0), vgpu_base.t4(
-                1, iommu_group=1, vfio_refusal='there is no driver')])
+            vgpu_base.t4(number, vfio_refusal='there is no driver')
+            for number in range(2)])
         self.assertEqual({'available': 2}, self.states())
 
     def test_gpu_whose_vf_is_in_the_book_is_not_cleaned(self):

@@ -108,7 +108,7 @@ class UnassignableReasonTest(base.BaseTestCase):
     def test_function_without_vfio_driver_is_for_vgpus_only(self):
         for facts, mechanism, refused in (
                 ({}, None, True), ({}, 'mdev', False), ({}, 'vf', False),
-                ({'pf': '/pf'}, None, True), ({'pf': '/pf'}, 'vf', False)):
+                ({'pf': '/pf'}, None, True), ({'pf': '/pf'}, 'vf', True)):
             reason = gpu.unassignable_reason(
                 function('21:00.4', vfio_refusal='no driver', **facts),
                 mechanism)

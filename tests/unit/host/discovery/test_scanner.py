@@ -252,6 +252,32 @@ class VFIOTest(MachineTestCase):
             function.vfio_refusal is not None for function
             in scanner.scan(sysfs.Sysfs(root)).functions))
 
+    def test_vf_with_vgpu_types_needs_no_vfio_driver(self):
+        root = self.build('nvidia-l40s-vgpu-2')
+        kernel = fake_kernel.FakeKernel(root)
+        pf = next(function for function in scanner.scan(sysfs.Sysfs(
+            root)).functions if function.sriov_totalvfs)
+        kernel.set_vfs(pf.address, 1)
+        # Both are GB200 now.
+        folders = [pathlib.Path(root, 'bus/pci/devices', name) for name in (
+            pf.address, os.path.basename(os.readlink(
+                f'{root}/bus/pci/devices/{pf.address}/virtfn0')))]
+        for folder in folders:
+            (folder / 'device').write_text('0x2941\n')
+            (folder / 'modalias').write_text('\n')
+        self.assertEqual([True, False], [
+            scanner.scan_function(sysfs.Sysfs(root), folder.name
+                                  ).vfio_refusal is not None
+            for folder in folders])
+
+    def test_function_without_an_iommu_group_has_a_reason(self):
+        root = self.build('nvidia-l40s-vgpu-2')
+        for link in pathlib.Path(root, 'bus/pci/devices').glob(
+                '*/iommu_group'):
+            link.unlink()
+        for function in scanner.scan(sysfs.Sysfs(root)).functions:
+            self.assertIn('is the IOMMU on', function.vfio_refusal)
+
     def test_device_that_is_open_through_a_variant_is_used(self):
         root = self.build('wide-domains')
         kernel = fake_kernel.FakeKernel(root)
