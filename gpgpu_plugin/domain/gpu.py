@@ -11,9 +11,11 @@
 #    under the License.
 """PCI functions that go to a guest together, and reasons why they cannot.
 
-A card is all functions in one slot. Its sound or USB function goes with its
-GPU; two GPUs in a slot are separate unless they share an IOMMU group, which
-VFIO gives to one user only (Linux, Documentation/driver-api/vfio.rst).
+A card is all functions in one slot. Its sound function goes with its GPU. Two
+GPUs in a slot are separate, and other functions stay with the host, unless
+they share an IOMMU group, which VFIO gives to one user only (Linux,
+Documentation/driver-api/vfio.rst): a USB function of a card shares it, those
+of the processor in whose slot an integrated GPU is do not.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ from collections.abc import Sequence
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
+
+# Multimedia controllers.
+_SOUND = '04'
 
 NO_IOMMU = ('it is in no IOMMU group: is the IOMMU on (firmware: VT-d or '
             'AMD-Vi; kernel: intel_iommu=on)?')
@@ -111,16 +116,15 @@ def _leads(slot: Sequence[pci.PCIFunction]) -> dict[str, str]:
     """
     gpus = [function for function in slot
             if pci.can_be_gpu(function.class_code)]
-    first = (gpus or slot)[0]
+    groups: dict[int | None, pci.PCIFunction] = {
+        gpu.iommu_group: gpu for gpu in reversed(gpus)
+        if gpu.iommu_group is not None}
     leads = {}
     for function in slot:
-        if function not in gpus:
-            lead = first
-        elif function.iommu_group is None:
-            lead = function
-        else:
-            lead = next(gpu for gpu in gpus
-                        if gpu.iommu_group == function.iommu_group)
+        stays = groups and function.iommu_group is not None and not (
+            function.class_code or '').startswith(_SOUND)
+        lead = groups.get(function.iommu_group, (
+            function if function in gpus or stays else (gpus or slot)[0]))
         if lead is not function:
             leads[function.address] = lead.address
     return leads

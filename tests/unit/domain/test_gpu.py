@@ -17,6 +17,7 @@ from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import pci
 
 GPU, AUDIO, DISK, BRIDGE = '030200', '040300', '010802', '060400'
+USB, ENCRYPTION = '0c0330', '108000'
 HOST_BRIDGE, ISA_BRIDGE, NVSWITCH = '060000', '060100', '068000'
 
 
@@ -61,6 +62,23 @@ class RelateTest(base.BaseTestCase):
     def test_gpu_that_is_not_first_in_its_slot(self):
         self.assertEqual({'21:00.1': ('21:00.0',)}, self.companions(
             function('21:00.0', AUDIO, 1), function('21:00.1', GPU, 1)))
+
+    def test_functions_of_the_processor_stay_with_the_host(self):
+        for group, goes in ((1, True), (None, True), (2, False)):
+            for class_code in (USB, ENCRYPTION):
+                related = self.relate(
+                    function('c6:00.0', GPU, 1),
+                    function('c6:00.1', AUDIO, 3),
+                    function('c6:00.2', class_code, group))
+                self.assertEqual(
+                    ('0000:c6:00.1', *(['0000:c6:00.2'] if goes else [])),
+                    related['c6:00.0'].companions)
+                self.assertEqual('0000:c6:00.0' if goes else None,
+                                 related['c6:00.2'].part_of)
+
+    def test_card_without_a_gpu_is_a_card_whatever_its_groups(self):
+        self.assertEqual({'21:00.0': ('21:00.1',)}, self.companions(
+            function('21:00.0', NVSWITCH, 1), function('21:00.1', USB, 2)))
 
     def test_vf_is_a_gpu_of_its_own(self):
         related = self.relate(
