@@ -16,7 +16,7 @@ has activated a partition with the GPU, CUDA in a guest fails to start with
 error 802, "system not yet initialized" (NVIDIA, Fabric Manager User Guide;
 NVIDIA/kubevirt-gpu-device-plugin #133).
 
-The names of the ids are those of the PCI ID Repository, version 2026.05.24.
+The names of the ids are those of the PCI ID Repository, version 2026.10.24.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NVIDIA = '10de'
 # Bridge, of another kind than those of PCI.
 _CLASS = '0680'
 
-# The NVSwitches of these boards are no PCI functions. HGX B200, HGX B200
-# 168GB, B100 (two ids), B300 SXM6.
-_ALWAYS = frozenset({'2901', '2909', '2920', '29bc', '3182'})
+# The NVSwitches of these boards are no PCI functions. HGX B200 (two ids), HGX
+# B200 168GB, B100 (two ids), B300 SXM6.
+_ALWAYS = frozenset({'2901', '290a', '2909', '2920', '29bc', '3182'})
 # GPUs of boards with NVSwitches and of boards of two or four GPUs without
 # any, by one id; among them those whose name does not say for which board.
 _ON_BOARDS = frozenset({

@@ -36,13 +36,15 @@ ALIASES = 'lib/modules/modules.alias'
 
 # Devices that do not work with vfio-pci, and the module that they need:
 # nvgrace_gpu_vfio_pci_table in Linux, drivers/vfio/pci/nvgrace-gpu/main.c. It
-# presents the GPU's memory, which is no BAR of the device, to the guest.
+# presents the GPU's memory, which is no BAR of the device, to the guest. That
+# table lacks 31c3, the second id of GB300, and 31a1, GB300 MaxQ: a
+# driver_override binds them as well.
 # Intel's VFs are not listed: xe-vfio-pci (drivers/vfio/pci/xe/main.c) adds
 # migration of running guests, and synchronizes a reset with the PF's driver.
 # Guests also run on vfio-pci, as they did before xe-vfio-pci existed, so a
 # kernel without it is no reason against them.
-_NEEDED = {('10de', device): 'nvgrace_gpu_vfio_pci'
-           for device in ('2342', '2345', '2348', '2941', '31c2')}
+_NEEDED = {('10de', device): 'nvgrace_gpu_vfio_pci' for device in (
+    '2342', '2345', '2348', '2941', '31a1', '31c2', '31c3')}
 
 
 class Version(typing.NamedTuple):

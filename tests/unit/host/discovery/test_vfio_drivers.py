@@ -110,7 +110,7 @@ class ModuleTest(DriversCase):
         self.assertEqual('vfio-pci', self.module(B60))
 
     def test_device_that_needs_a_module_never_gets_vfio_pci(self):
-        for device in ('2342', '2345', '2348', '2941', '31c2'):
+        for device in ('2342', '2345', '2348', '2941', '31a1', '31c2', '31c3'):
             found = function('10de', device)
             self.assertEqual('nvgrace_gpu_vfio_pci', self.module(found))
             self.aliases(CATCH_ALL)
