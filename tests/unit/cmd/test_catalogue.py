@@ -14,6 +14,7 @@
 import itertools
 import os
 import pathlib
+import re
 import sys
 
 import fixtures
@@ -31,6 +32,32 @@ variants:
   - {name: H100, vendor: "10DE", device: "2330", traits: [CUSTOM_HOPPER]}
   - {name: A100, vendor: "10de", device: "20b0"}
 """
+
+_PCI_IDS = pathlib.Path('/usr/share/misc/pci.ids')
+# What the PCI ID Repository calls GPUs of data centres and workstations since
+# 2016: of NVIDIA, chips since Pascal that have a product's name.
+_GPUS = {
+    '10de': r'(GP1|GV1|TU1|GA1|AD1|GH1|GB1|GB2)\w+ .*\[',
+    '1002': r'.*(Instinct|Radeon (AI )?P(ro|RO) |/ ?P(ro|RO) W\d|FirePro S\d)',
+    '8086': r'.*(Data Center GPU|Server GPU|Arc Pro)',
+    '1da3': r'.*Accelerator'}
+_LEFT_OUT = (
+    (r'(?i)GeForce|TITAN|\bMX\d|RTX Spark|Generic-GPU|AC AD104',
+     'cards of consumers'),
+    (r'RX \d', 'ids that cards of consumers share'),
+    (r'Mobile|Laptop|Max-Q(?! Work)|Embedded|GLM \[|Pro A\d0M|W\d{4}M|00M\b|'
+     r'WX 41[37]0|WX Vega M|Arrow Lake|Panther Lake',
+     'GPUs of laptops, embedded and integrated ones'),
+    (r'\[CMP |\[P10\d|BC-160', 'cards for mining'),
+    (r'Reserved|Dev ?ID|SKU|PG\d{3}|GRID A100|GH3|Skinny Joe',
+     'boards that are not sold under a name'),
+    (r'DRIVE|Jetson|Tegra', 'boards of vehicles and robots'),
+    (r'W\d{4}X\b|Pro Vega|Pro 5\d00', 'cards of Apple\'s machines'),
+    (r'Barco', 'cards of medical displays'),
+    (r'\bVF\b|MxGPU|S7150V', 'VFs, for which operators create variants'),
+    (r'NVSwitch', 'switches'))
+# The VF of 74a9 MI300X HF, though its name does not say so.
+_VF = ('1002', '74bd')
 
 
 class ShippedTest(base.BaseTestCase):
@@ -84,6 +111,33 @@ class ShippedTest(base.BaseTestCase):
         (folder / 'variants.yaml').write_text(TWO, encoding='utf-8')
         if not os.path.exists('/etc/gpgpu/variants.yaml'):
             self.assertEqual(folder / 'variants.yaml', catalogue.shipped())
+
+
+class PCIIDsTest(base.BaseTestCase):
+    """The catalogue has what the PCI ID Repository of this machine has."""
+
+    def test_catalogue_has_every_gpu_that_is_not_left_out_on_purpose(self):
+        if not _PCI_IDS.exists():
+            self.skipTest('no package pci.ids')
+        known = {(variant.vendor, variant.device) for variant in
+                 catalogue.read(CHECKOUT / 'etc' / 'gpgpu' / 'variants.yaml')}
+        vendor, found, missing = '', set(), []
+        for line in _PCI_IDS.read_text('utf-8', 'replace').splitlines():
+            device, _, name = line.strip().partition('  ')
+            if re.match(r'[0-9a-f]{4} ', line):
+                vendor = device
+            elif re.match(r'\t[0-9a-f]{4} ', line):
+                if (vendor, device) in known:
+                    found.add(vendor)
+                elif re.match(_GPUS.get(vendor, '$^'), name) and not any(
+                        re.search(pattern, name) for pattern, _ in _LEFT_OUT
+                        ) and (vendor, device) != _VF:
+                    missing.append(f'{vendor}:{device} {name}')
+            elif line.startswith('C '):
+                # Classes follow, in the form of vendors.
+                break
+        self.assertEqual([], missing)
+        self.assertEqual(set(_GPUS), found)
 
 
 class ReadTest(base.BaseTestCase):
