@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import typing
@@ -309,3 +310,36 @@ class NUMAPolicyTest(libvirt_cloud.GpuLibvirtCloud):
         self.boot(self._flavor(1, 'required'), 'ERROR',
                   availability_zone='nova:gpu1')
         self.assertEqual(1, self.states()['assigned'])
+
+
+class NumberedRootTest(libvirt_cloud.GpuLibvirtCloud):
+    """A root bus that the firmware numbers only, and GPUs without numbers."""
+
+    machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'old-two-card'}
+    variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
+        ('K80', '--vendor', '10de', '--device', '102d'),)
+
+    def test_cards_below_a_renumbered_root_are_held(self) -> None:
+        server = self.boot(self.flavor(K80=1))
+        self.computes['gpu1'].stop()
+        before = machine.load('old-two-card')
+        with fixtures.MockPatchObject(
+                machine, 'load', lambda _name: dataclasses.replace(
+                    before, roots=({**before.roots[0], 'bus': '0000:40'},))):
+            reboot.reboot(self.sysfs('gpu1'), before.name)
+        # It is another machine by its GPUs, until somebody vouches.
+        self.manage('host', 'takeover', 'gpu1')
+        self._start_compute('gpu1')
+        reason = (f'it may be the card of instance {server["id"]} at '
+                  f'{self.devices_on(server)[0]}, which is missing')
+        self.wait_for(lambda: sum(
+            (device['reason'] or '').startswith(reason)
+            for device in self.devices('--state', 'quarantined')) == 2,
+            'quarantined')
+        self.boot(self.flavor(K80=1), 'ERROR')
+        self.delete(server)
+        for device in self.devices('--state', 'quarantined'):
+            self.manage('device', 'release', device['uuid'])
+        self.wait_for(lambda: len(self.devices(
+            '--variant', 'K80', '--state', 'available')) == 2, 'available')
+        self.boot(self.flavor(K80=1))
