@@ -36,12 +36,9 @@ class HostStates:
         """Return the state of a host."""
         if self._closed is None:
             return None
-        if host not in self._closed:
-            return host_state.HostState.UP
-        return (host_state.HostState.SILENT if self._closed[host]
-                else host_state.HostState.DISABLED)
+        return self._closed.get(host, host_state.HostState.UP)
 
     def is_closed(self, host: str) -> bool:
-        """Return whether no instance can come to a host, as is known."""
+        """Return whether its nova-compute takes no instance, as is known."""
         return self.of(host) in (
             host_state.HostState.SILENT, host_state.HostState.DISABLED)

@@ -23,6 +23,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import scheduling
 
 # Made once: SQLAlchemy takes longer to make them than to run them.
@@ -255,17 +256,21 @@ def silent(session: orm.Session, since: float) -> list[str]:
     return _names(session, sa.func.coalesce(models.Host.heard_at, 0) < since)
 
 
-def closed(session: orm.Session, since: float) -> dict[str, bool]:
-    """Return the live hosts to which no instance can come.
+def closed(session: orm.Session,
+           since: float) -> dict[str, host_state.HostState]:
+    """Return the live hosts to which no instance can come, by name.
 
-    :returns: by name, whether the host made no call since a time; else its
-        nova-compute is disabled in Nova
+    :param since: a host that has not called since then is silent
     """
-    silent = sa.func.coalesce(models.Host.heard_at, 0) < since
-    return {name: bool(is_silent) for name, is_silent in session.execute(
-        sa.select(models.Host.name, silent).where(
-            models.Host.deleted == 0,
-            sa.or_(silent, models.Host.service_disabled)))}
+    host, state = models.Host, host_state.HostState
+    silent = sa.func.coalesce(host.heard_at, 0) < since
+    return {
+        name: (state.SILENT if is_silent else state.DISABLED if is_disabled
+               else state.DRAINING)
+        for name, is_silent, is_disabled in session.execute(
+            sa.select(host.name, silent, host.service_disabled).where(
+                host.deleted == 0,
+                sa.or_(silent, host.service_disabled, host.draining)))}
 
 
 def of_other_versions(session: orm.Session, version: str,

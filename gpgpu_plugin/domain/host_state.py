@@ -23,8 +23,10 @@ class HostState(enum.StrEnum):
     not called for ``[gpgpu] session_timeout`` seconds, so that nothing of the
     host can be claimed or cleaned. ``disabled``: it calls, but an operator has
     disabled it in Nova, which then selects the host for nothing.
+    ``draining``: no instance gets a device of it (``host drain``).
     """
 
     UP = 'up'
     SILENT = 'silent'
     DISABLED = 'disabled'
+    DRAINING = 'draining'

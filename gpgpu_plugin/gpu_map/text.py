@@ -66,7 +66,8 @@ class _Drawing:
         for host in gpu_map.hosts:
             nodes = '  '.join(map(self._numa_node, host.numa_nodes))
             closed = (f'  silent since {host.heard_at}' * host.is_silent
-                      + '  disabled in Nova' * host.is_disabled)
+                      + '  disabled in Nova' * host.is_disabled
+                      + '  draining' * host.is_draining)
             yield (f'{host.name:<{width}}  {nodes or "no GPU"}'
                    f'{self._history(host)}{closed}')
             for partitions in host.partitions:

@@ -131,6 +131,7 @@ class Host:
     :ivar problems: what its last scan could not read
     :ivar is_silent: its nova-compute has not called for long
     :ivar is_disabled: its nova-compute is disabled in Nova
+    :ivar is_draining: no instance gets a device of it
     :ivar in_use: number of GPUs in use, the oldest first and now last; empty:
         not asked for
     :ivar partitions: its link partitions by variant and size, if there are
@@ -141,6 +142,7 @@ class Host:
     heard_at: str | None
     is_silent: bool
     is_disabled: bool
+    is_draining: bool
     problems: tuple[str, ...]
     numa_nodes: tuple[NUMANode, ...]
     in_use: tuple[int, ...] = ()
@@ -248,6 +250,7 @@ def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
         name=info.host, heard_at=info.heard_at,
         is_silent=info.host_state == host_state.HostState.SILENT,
         is_disabled=info.host_state == host_state.HostState.DISABLED,
+        is_draining=info.draining,
         problems=info.problems, in_use=in_use, partitions=partitions,
         numa_nodes=tuple(
             NUMANode(number=None if number < 0 else number, bridges=tuple(

@@ -29,6 +29,10 @@ class HostDrainTest(cloud.GpuCloud):
         [other] = {'gpu1', 'gpu2'} - {drained}
         self.manage('host', 'drain', drained)
         self.wait_inventory(8, 4, host=drained)
+        self.assertEqual(
+            {drained: 'draining', other: 'up'},
+            {device['host']: device['host_state'] for device in self.listing(
+                'device', 'list')})
         # A reboot keeps what the server has.
         self.api.post_server_action(left['id'], {'reboot': {'type': 'HARD'}})
         self.wait_status(left['id'], 'ACTIVE')

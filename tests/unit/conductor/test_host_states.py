@@ -85,6 +85,15 @@ class HostStatesTest(base.ConductorTestCase):
         self.assertEqual({0}, {
             row.remaining_capacity for row in gauges.capacities})
 
+    def test_draining_host_is_shown_in_each_list(self):
+        for host in ('h1', 'h2'):
+            with self.db.writer() as session:
+                host_db.get(session, host).draining = True
+        for listed in (host_admin.list_all, group_admin.list_all,
+                       device_admin.list_all, vgpu_type_admin.list_all):
+            self.assertEqual({'h1': 'draining', 'h2': 'silent'},
+                             self.shown(listed, 'host_state'))
+
     def test_host_that_calls_again_is_up(self):
         self.heard('h2', SILENT_AFTER - 5)
         self.assertEqual({'h1': 'up', 'h2': 'up'},

@@ -85,6 +85,11 @@ class PageTest(base.BaseTestCase):
         self.assertEqual([], reader.open)
         self.assertEqual(2, len(reader.found('details')))
 
+    def test_draining_host_says_so_in_words(self):
+        self.assertIn(
+            '! draining: no instance gets a GPU of it', ' '.join(Reader(
+                render([], hosts=[gpu_maps.host(draining=True)])).words))
+
     def test_silent_host_says_so_in_words(self):
         words = ' '.join(Reader(render(
             [], hosts=[gpu_maps.host(host_state='silent')])).words)

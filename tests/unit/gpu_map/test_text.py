@@ -88,6 +88,10 @@ class TextTest(base.BaseTestCase):
             '  ! behind a letter: 1 GPU failed, 1 GPU degraded\n', shown)
         self.assertNotIn('!', render([gpu_maps.gpu(0, health='ok')]))
 
+    def test_draining_host_says_so(self):
+        self.assertIn('h1  no GPU  draining\n', render(
+            [], hosts=[gpu_maps.host(draining=True)]))
+
     def test_silent_host_says_since_when(self):
         self.assertIn(
             'h1  no GPU  silent since 2026-11-24T12:00:00Z\n',
