@@ -283,6 +283,20 @@ class TestCleaning(base.BaseTestCase):
         self.assertEqual(expected, found)
 
 
+class TestUninstall(base.BaseTestCase):
+
+    def test_providers_are_deleted_while_nova_compute_is_stopped(self):
+        section = test_meta.doc('admin/day2.rst').partition(
+            '\nUninstall\n')[2]
+        commands = re.findall(r'(?m)^ +[#$] (.+)$', section)
+        start, stop, delete = (
+            commands.index(command) for command in (
+                'systemctl start nova-compute', 'systemctl stop nova-compute',
+                'openstack resource provider delete UUID'))
+        self.assertEqual([stop, delete, start], sorted([start, stop, delete]))
+        self.assertNotIn('restart nova-compute', ' '.join(commands))
+
+
 class TestDoctor(base.BaseTestCase):
 
     PAGE = 'admin/doctor.rst'
