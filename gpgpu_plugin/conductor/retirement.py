@@ -126,6 +126,7 @@ def retire(db: api.Database, uuid: str, reason: str | None) -> None:
 def _retire(card: _Card, reason: str | None, asked: str = 'retired') -> None:
     """Retire a GPU with all its parts.
 
+    :param reason: None: the reason for which it was withdrawn before stays
     :param asked: see domain.device.refusal
     :raises Conflict: an instance has one of them
     """
@@ -135,7 +136,7 @@ def _retire(card: _Card, reason: str | None, asked: str = 'retired') -> None:
     for device in card.devices:
         if device.state != _State.RETIRED:
             device_db.transition(card.session, device, _Event.RETIRE)
-        device.reason = reason
+        device.reason = reason or device.reason
         device.swapped = device.clean_token = device.clean_attempt = None
 
 

@@ -234,6 +234,15 @@ class ReplaceTest(RetirementCase):
         self.report(**NEW)
         self.assert_replaced()
 
+    def test_reason_of_the_operator_stays_with_the_old_card(self):
+        withdrawal.quarantine(
+            self.db, self.old, 'the fan is loud', OPERATOR)
+        self.assertIn('the fan is loud', self.replace().reason)
+        self.report(**NEW)
+        self.assertEqual('quarantined by root@control: the fan is loud',
+                         self.shown(self.old).reason)
+        self.assertIsNone(self.at_place().reason)
+
     def test_card_that_was_exchanged_before_is_accepted(self):
         self.report(**NEW)
         self.assertEqual('quarantined', self.shown(self.old).state)
