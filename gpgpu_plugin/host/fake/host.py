@@ -20,6 +20,7 @@ from collections.abc import Mapping
 
 from oslo_config import cfg
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import machine as machine_rules
 from gpgpu_plugin.host import base
@@ -95,8 +96,15 @@ class FakeHost(local.LocalHost):
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
                  guests: guest.Guests | None = None) -> FakeHost:
         # No guest can have a fake GPU, so the step scrub-guest waits.
-        return cls.for_machine(
-            conf.gpgpu_fake.machines.get(host, conf.gpgpu_fake.machine),
-            os.path.join(conf.gpgpu.state_path, 'machines', host),
-            conf_gpgpu.numvfs(conf), owner=host,
-            withhold_degraded=conf.gpgpu.withhold_degraded)
+        options, option = conf.gpgpu_fake, '[gpgpu_fake] machine'
+        if host in options.machines:
+            option = f'[gpgpu_fake] machines ({host})'
+        try:
+            return cls.for_machine(
+                options.machines.get(host, options.machine),
+                os.path.join(conf.gpgpu.state_path, 'machines', host),
+                conf_gpgpu.numvfs(conf), owner=host,
+                withhold_degraded=conf.gpgpu.withhold_degraded)
+        except (exception.NotFound, exception.Invalid) as exc:
+            raise exception.ConfigInvalid(
+                option=option, reason=str(exc)) from exc

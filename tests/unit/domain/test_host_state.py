@@ -20,4 +20,5 @@ class HostStateTest(base.BaseTestCase):
 
     def test_states_are_the_words_that_lists_show(self):
         self.assertEqual(
-            ['up', 'silent', 'disabled', 'draining'], list(host_state.HostState))
+            ['up', 'silent', 'disabled', 'draining'],
+            list(host_state.HostState))

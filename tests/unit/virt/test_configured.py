@@ -16,9 +16,12 @@ import types
 import fixtures
 import nova.conf
 from nova.virt import driver
+from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
+from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.virt import configured
 
 CONF = nova.conf.CONF
@@ -65,6 +68,20 @@ class ConfiguredTest(base.BaseTestCase):
         self.addCleanup(CONF.clear_override, 'session_timeout', 'gpgpu')
         self.ended('[gpgpu] session_timeout = 60', 'digest_interval')
         self.assertNotIn('is not of type', self.log.output)
+
+    def test_wrong_machine_is_named(self):
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        conf([], default_config_files=[])
+        conf.set_override('machine', 'hgx-h100-9', 'gpgpu_fake')
+        conf.set_override('machines', {'h2': '/nowhere'}, 'gpgpu_fake')
+        for name, text in (('h1', 'machine: machine hgx-h100-9 (known: '),
+                           ('h2', 'machines (h2): machine /nowhere ')):
+            with self.assertRaises(SystemExit), configured.or_end():
+                fake_host.FakeHost.for_host(conf, name)
+            self.assertIn(f'nova-compute cannot start: Option [gpgpu_fake] '
+                          f'{text}', self.log.output)
+        self.assertNotIn('Traceback', self.log.output)
 
     def test_other_errors_are_not_hidden(self):
         with self.assertRaisesRegex(ValueError, 'a bug'), configured.or_end():
