@@ -43,6 +43,7 @@ from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import placement
 from gpgpu_plugin.doctor import repairs
 from gpgpu_plugin.doctor import view
+from gpgpu_plugin.domain import health
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import doctor_contract
@@ -263,7 +264,12 @@ class Doctor(reach.Command, lister.Lister):
             found |= _unknown(left)
         rows = _rows(found, left, fix=parsed_args.fix)
         self._code = _code(rows)
-        self.note(_summary(examination.hosts, rows))
+        failed = len(self.api.device_list(
+            gpgpu_context.admin(), host=parsed_args.host,
+            health=health.Health.FAILED))
+        self.note(_summary(examination.hosts, rows) + bool(failed) * (
+            f'; {text.counted(failed, "GPU")} failed, see "gpgpu-manage '
+            f'device list --faulty"'))
         return columns.rows(rows, _COLUMNS)
 
     def _lasting(self, examination: Examination, seconds: float) -> _Drifts:

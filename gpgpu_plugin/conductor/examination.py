@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -45,6 +46,7 @@ from gpgpu_plugin.doctor import drift as drift_mod
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.rpc import doctor_contract
 
 LOG = logging.getLogger(__name__)
@@ -77,7 +79,17 @@ def cloud(db: api.Database) -> view.CloudRecord:
         classes |= {row.resource_class for row in variant_db.all(session)}
         return view.CloudRecord(
             resource_classes=tuple(sorted(classes)), drifts=(
-                *_keys(session), *_usages_of_unknown_hosts(session)))
+                *_variants(session), *_keys(session),
+                *_usages_of_unknown_hosts(session)))
+
+
+def _variants(session: orm.Session) -> Iterator[drift_mod.Drift]:
+    for row in variant_db.all(session):
+        try:
+            variant_rules.check(variant_db.to_domain(row))
+        except exception.Invalid as exc:
+            yield drift_mod.of('rows_unreadable', None, row.name,
+                               database=f'variant {row.name}: {exc}')
 
 
 def _keys(session: orm.Session) -> list[drift_mod.Drift]:
@@ -95,7 +107,28 @@ def _usages_of_unknown_hosts(session: orm.Session) -> list[drift_mod.Drift]:
 
 def _records(session: orm.Session, hosts: Sequence[models.Host],
              ) -> tuple[view.HostRecord, ...]:
-    """Return what the database says, in as many statements for all hosts."""
+    """Return what the database says; a host that cannot be read is a drift."""
+    try:
+        return _read(session, hosts)
+    except (ValueError, exception.Invalid) as exc:
+        if len(hosts) > 1:
+            return tuple(record for host in hosts
+                         for record in _records(session, [host]))
+        [host] = hosts
+        return (view.HostRecord(
+            host=host.name, node_uuid=host.node_uuid, groups=(),
+            assignments=(), drifts=(drift_mod.of(
+                'rows_unreadable', host.name, host.name,
+                database=str(exc)),)),)
+
+
+def _read(session: orm.Session, hosts: Sequence[models.Host],
+          ) -> tuple[view.HostRecord, ...]:
+    """Return what the database says, in as many statements for all hosts.
+
+    :raises ValueError: a column has a value that is none of its values
+    :raises Invalid: the same
+    """
     ids = [host.id for host in hosts]
     groups = capacity.load(session, ids)
     busy = examination_db.busy_devices(session, ids)

@@ -116,6 +116,11 @@ FOUND_BY_HOST: tuple[Kind, ...] = (
          advice='A device is never taken from a guest. Disable it with '
                 '"gpgpu-manage device set --disable"; a hard reboot of the '
                 'instance gives it the devices that are assigned to it'),
+    Kind(name='guest_device_missing', severity=_CRITICAL,
+         meaning='A guest runs, and its libvirt domain lacks a GPU or an '
+                 'mdev that is assigned to the instance.',
+         advice='Nothing is added to a running guest. A hard reboot of the '
+                'instance gives it the devices that are assigned to it'),
     Kind(name='assigned_device_not_on_vfio', severity=_CRITICAL,
          repair=Repair.PREPARE,
          meaning='An assigned GPU is bound to a driver of the host, or to '
@@ -165,6 +170,13 @@ FOUND_BY_HOST: tuple[Kind, ...] = (
                  'the host may take it.',
          advice='Nothing is known about it. Repair it, then clean it with '
                 '"gpgpu-manage device release"'),
+    Kind(name='free_device_on_vfio', severity=_WARNING,
+         meaning='A GPU that is offered is bound to a VFIO driver, and it is '
+                 'not designated for guests at boot.',
+         advice='Somebody else bound it, and may give it to a guest of his '
+                'own. If it is meant to stay so, run "gpgpu-manage host '
+                'designate" on the host, else "gpgpu-manage host undesignate"'
+                ),
     Kind(name='designated_device_unmanaged', severity=_WARNING,
          meaning='A GPU is designated for guests at boot, and the conductor '
                  'offers it in no variant.',
@@ -207,6 +219,12 @@ KINDS: tuple[Kind, ...] = (
                  'existed.',
          advice='The conductor ends the usage when the assignment ended, or '
                 'now if that is unknown'),
+    Kind(name='rows_unreadable', severity=_WARNING,
+         meaning='The database has a value of a host or a variant that the '
+                 'conductor cannot read. Nothing else of that host was '
+                 'compared.',
+         advice='Restore the value in the database: gpgpu-conductor writes '
+                'no such values'),
     Kind(name='key_of_unknown_host', severity=_WARNING,
          meaning='A valid key belongs to a host that the database does not '
                  'have.',
@@ -231,6 +249,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(name='trait_missing', severity=_WARNING, repair=Repair.OFFER,
          meaning='A resource provider lacks a trait of its variant.',
          advice=_OFFERED),
+    Kind(name='trait_foreign', severity=_WARNING, repair=Repair.OFFER,
+         meaning='A resource provider has a trait that its variant lacks, so '
+                 'that requests for it are sent there.',
+         advice='The host reads its provider in Placement and writes the '
+                'traits of the variant alone; "gpgpu-manage variant set '
+                '--trait" adds traits'),
     Kind(name='provider_of_unknown_host', severity=_WARNING,
          repair=Repair.PROVIDER,
          meaning='A resource provider of the plugin is below a compute node '

@@ -17,6 +17,7 @@ moment.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ _CLEANED = (_State.DIRTY, _State.CLEANING, _State.QUARANTINED)
 
 def compare(seen: view.HostSnapshot) -> tuple[drift.Drift, ...]:
     """Return the drifts of a host."""
-    return (*_unused(seen), *_book(seen), *_guests(seen),
+    return (*_unused(seen), *_book(seen), *_guests(seen), *_lacking(seen),
             *_assigned_devices(seen), *_unassigned_vgpus(seen),
             *_devices(seen))
 
@@ -164,6 +165,34 @@ def _guests(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
                 'guest_device_unassigned', seen.host, f'{guest.uuid} {name}',
                 libvirt=f'domain {guest.name} has {name}',
                 conductor=ours.get(name, 'the mdev has no assignment'))
+
+
+def _lacking(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+    """Yield assigned devices that guests run without.
+
+    During a resize on its host, a guest has the devices of one role alone.
+    """
+    if seen.guests is None:
+        return
+    devices = {guest.uuid: {*guest.functions, *guest.mdevs}
+               for guest in seen.guests}
+    roles = collections.defaultdict(set)
+    for assignment in seen.listed:
+        roles[assignment.instance_uuid].add(assignment.role)
+    for assignment in _settled(seen):
+        use = seen.instances.get(assignment.instance_uuid)
+        if (assignment.state != _State.ASSIGNED or use is None
+                or not use.is_active or assignment.uuid in use.unused
+                or len(roles[assignment.instance_uuid]) > 1):
+            continue
+        names = {assignment.uuid}
+        if not _is_mdev_row(assignment):
+            names.add(assignment.address)
+        if names.isdisjoint(devices.get(assignment.instance_uuid, ())):
+            yield drift.of(
+                'guest_device_missing', seen.host, assignment.uuid,
+                conductor=_text(assignment),
+                libvirt='the domain of the instance does not have it')
 
 
 def _managed_functions(seen: view.HostSnapshot) -> dict[str, str]:
@@ -307,6 +336,14 @@ def _devices(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
                 'quarantined_device_unbound', seen.host, device.uuid,
                 conductor=f'{device.address} is quarantined: {device.reason}',
                 sysfs='it has no driver')
+        if (function is not None and function.pf is None and device.variant
+                and device.state == _State.AVAILABLE
+                and vfio.is_vfio(function.driver)
+                and function.address not in seen.hardware.designated):
+            yield drift.of(
+                'free_device_on_vfio', seen.host, device.uuid,
+                conductor=f'{device.address} is available',
+                sysfs=f'it is bound to {function.driver}')
     yield from _designated(seen, {
         device.address: device for device in seen.devices},
         {address for function in seen.hardware.functions

@@ -51,6 +51,12 @@ def compare(record: view.HostRecord, providers: Mapping[str, view.Provider],
                 'trait_missing', record.host, provider.name,
                 conductor=f'it has {", ".join(group.traits)}',
                 placement=f'it lacks {", ".join(missing)}')
+        foreign = sorted(provider.traits.difference(group.traits))
+        if foreign:
+            yield drift.of(
+                'trait_foreign', record.host, provider.name,
+                conductor=f'it has {", ".join(group.traits)}',
+                placement=f'it also has {", ".join(foreign)}')
         yield from _allocations(record, provider, find_server)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import uuid
 from collections.abc import Callable
@@ -195,8 +196,8 @@ class LocalHost(base.Host):
             for stable_id, report in scan.driver_capacities.items()})
 
     def inspect(self) -> base.Inspection:
-        scan = self._in_cleaning.shown(
-            scanner.scan(self.access.sysfs, self._slot_labels))
+        scan = self._in_cleaning.scan_alone(functools.partial(
+            scanner.scan, self.access.sysfs, self._slot_labels))
         return base.Inspection(scan=scan, designated=frozenset(
             function.address for function in scan.functions
             if self.access.is_designated(function)))

@@ -220,6 +220,16 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self._stop(self.whole)
         self.check('assigned_device_not_on_vfio', take_from_vfio, fixed=True)
         self._start(self.whole)
+        self._stranger(kernel, self.free()['address'])
+
+    def _stranger(self, kernel: fake_kernel.FakeKernel, free: str) -> None:
+        """Bind a free GPU by hand, as for a guest of somebody else."""
+        def bind() -> None:
+            kernel.write(
+                f'bus/pci/devices/{free}/driver_override', 'vfio-pci')
+            kernel.write('bus/pci/drivers/vfio-pci/bind', free)
+        self.check('free_device_on_vfio', bind, undo=lambda: kernel.write(
+            'bus/pci/drivers/vfio-pci/unbind', free))
 
     def _stop(self, server: dict[str, typing.Any]) -> None:
         self.api.post_server_action(server['id'], {'os-stop': None})
@@ -275,6 +285,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
 
         def undo() -> None:
             hostdevs[:] = before
+        self.check('guest_device_missing', hostdevs.clear, undo=undo)
         self.check('guest_device_unassigned', lambda: hostdevs.append({
             **before[0], 'bus': f'0x{bus}', 'slot': f'0x{slot}',
             'function': f'0x{function}'}), undo=undo)
@@ -365,6 +376,9 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
             'inventories', lambda found: add(found, 0, 1)), fixed=True)
         self.check('trait_missing', lambda: put(
             'traits', lambda found: found.remove('CUSTOM_GPU_L40S')),
+            fixed=True)
+        self.check('trait_foreign', lambda: put(
+            'traits', lambda found: found.append('HW_GPU_API_VULKAN')),
             fixed=True)
 
     def _providers(self) -> None:

@@ -21,8 +21,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 from gpgpu_plugin.domain import nvswitch
 from gpgpu_plugin.domain import pci
@@ -71,13 +73,16 @@ class FunctionsInCleaning:
         with self._lock:
             before = self._lately | self._now
             self._shown = set(before)
-        if not before:
-            return scan
-        found = {function.address: function for function in scan.functions}
-        found |= {function.address: function for function in before.values()}
-        # The scan of a card alone does not see the host's NVSwitches.
-        return dataclasses.replace(scan, functions=tuple(nvswitch.observed(
-            found[address] for address in sorted(found))))
+        return _as_before(scan, before)
+
+    def scan_alone(self, read: Callable[[], scanner.Scan]) -> scanner.Scan:
+        """Return a scan of its own, beside those of ``shown``."""
+        with self._lock:
+            before = dict(self._now)
+        scan = read()
+        with self._lock:
+            before |= self._now
+        return _as_before(scan, before)
 
     def shown_ids(self) -> frozenset[str]:
         """Return the stable ids of those that the last scan shows so."""
@@ -91,3 +96,15 @@ class FunctionsInCleaning:
         """
         with self._lock:
             return bool(self._shown - self._now.keys())
+
+
+def _as_before(scan: scanner.Scan, before: Mapping[str, pci.PCIFunction],
+               ) -> scanner.Scan:
+    """Return a scan with some functions as they were."""
+    if not before:
+        return scan
+    found = {function.address: function for function in scan.functions}
+    found |= {function.address: function for function in before.values()}
+    # The scan of a card alone does not see the host's NVSwitches.
+    return dataclasses.replace(scan, functions=tuple(nvswitch.observed(
+        found[address] for address in sorted(found))))

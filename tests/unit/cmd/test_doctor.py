@@ -98,6 +98,22 @@ class ExitCodeTest(DoctorCase):
             'gpgpu-manage: 1 host examined: consistent\n',
             self.check(0, {}))
 
+    def test_failed_gpus_are_counted_beside_the_answer(self):
+        self.sql(sa.update(models.Device).where(
+            models.Device.id == 1).values(health='failed'))
+        self.assertEqual(
+            'gpgpu-manage: 1 host examined: consistent; 1 GPU failed, see '
+            '"gpgpu-manage device list --faulty"\n', self.check(0, {}))
+
+    def test_value_that_cannot_be_read_is_a_row(self):
+        self.sql(sa.update(models.Group).values(allocation_policy='bad'))
+        _, rows, _ = self.doctor()
+        self.assertIn('rows_unreadable', [row['Drift'] for row in rows])
+
+    def sql(self, statement):
+        with self.conductor.db.engine.begin() as connection:
+            connection.execute(statement)
+
     def test_drift_without_fix_is_3_and_changes_nothing(self):
         self.found = [(LEFT, REPAIRABLE)]
         err = self.check(doctor.DRIFT_LEFT, {

@@ -72,6 +72,22 @@ class RepairTest(ExaminationCase):
     def test_database_of_a_running_cloud_has_no_drift(self):
         self.assertEqual([], self.drifts())
 
+    def test_value_that_cannot_be_read_is_a_drift_of_its_host(self):
+        self.sql(sa.update(models.Group).values(allocation_policy='bad'))
+        [found] = self.drifts()
+        self.assertEqual(('rows_unreadable', 'h1', None),
+                         (found.name, found.subject, found.repair))
+        self.assertIn("'bad' is not a valid", found.says['database'])
+
+    def test_value_of_a_variant_that_cannot_be_read_is_a_drift(self):
+        self.assertEqual((), examination.cloud(self.db).drifts)
+        for column in ('mix_policy', 'cleaning_policy', 'allocation_policy'):
+            self.sql(sa.update(models.Variant).values({column: 'bad'}))
+            found = examination.cloud(self.db).drifts
+            self.assertEqual({('rows_unreadable', None)},
+                             {(one.name, one.host) for one in found})
+            self.assertIn("'bad'", found[0].says['database'])
+
     def test_wrong_capacity_is_computed(self):
         self.sql(sa.update(models.VGPUType).values(remaining_capacity=99))
         self.check_repaired('capacity_wrong')

@@ -160,6 +160,29 @@ class GuestTest(HostCase):
             self.found(seen, guests=(guest,)))
 
 
+    def test_device_that_a_running_guest_lost_is_found(self):
+        for guests in ((), (dataclasses.replace(
+                SEEN.guests[0], functions=('0000:3c:00.0',)),)):
+            self.assertEqual(
+                [('guest_device_missing', 'a1', None)], self.found(
+                    guests=guests, instances=use(is_active=True)))
+
+    def test_guest_that_needs_no_device_now_has_lost_none(self):
+        other = dataclasses.replace(
+            ASSIGNED, uuid='a2', address='0000:3c:00.0',
+            role=claim.ClaimRole.DESTINATION, migration_uuid='m1')
+        active = use(is_active=True)
+        for changes in (
+                {'guests': ()}, {'guests': None, 'instances': active},
+                {'guests': (), 'instances': {}},
+                {'guests': (), 'instances': active,
+                 'building': frozenset({'i1'})},
+                # One of the two until the resize is confirmed.
+                {'instances': active, 'listed': (ASSIGNED, other),
+                 'book': view.Book(assigned=(ASSIGNED, other))}):
+            self.assertNotIn('guest_device_missing', [
+                name for name, *_ in self.found(**changes)], changes)
+
     def test_whole_gpu_of_an_mdev_is_another_device(self):
         guest = view.Guest(uuid='i1', name='instance-1', mdevs=('a1',),
                            functions=(ADDRESS,))
@@ -239,6 +262,7 @@ class VFTest(HostCase):
 
     def setUp(self):
         super().setUp()
+        self.pf = dataclasses.replace(FUNCTION, driver='nvidia')
         self.vf = pci.PCIFunction(
             id=VF, address=VF_ADDRESS, class_code='030200', pf=GPU,
             driver='nvidia')
@@ -250,7 +274,7 @@ class VFTest(HostCase):
             devices=(dataclasses.replace(
                 DEVICE, state='available', used_by=None), self.device),
             hardware=view.Hardware(
-                functions=(FUNCTION, self.vf),
+                functions=(self.pf, self.vf),
                 vgpus={VF: vgpus('vf', '1155')}))
 
     def test_type_of_a_free_vf_is_left(self):
@@ -268,7 +292,7 @@ class VFTest(HostCase):
 
     def test_vf_without_a_type_is_no_drift(self):
         self.assertEqual([], self.found(self.seen, hardware=view.Hardware(
-            functions=(FUNCTION, self.vf), vgpus={VF: vgpus('vf')})))
+            functions=(self.pf, self.vf), vgpus={VF: vgpus('vf')})))
 
 
 class DeviceTest(HostCase):
@@ -282,6 +306,22 @@ class DeviceTest(HostCase):
             self.assertEqual(expected, self.found(
                 listed=(), book=view.Book(), guests=None, devices=(device,),
                 hardware=self.hardware(driver=driver)))
+
+    def test_free_device_that_somebody_bound_is_left(self):
+        free = (dataclasses.replace(
+            DEVICE, state='available', used_by=None),)
+        nobody = {'listed': (), 'book': view.Book(), 'guests': ()}
+        self.assertEqual(
+            [('free_device_on_vfio', 'd1', None)],
+            self.found(devices=free, **nobody))
+        self.assertEqual([], self.found(
+            devices=free, hardware=self.hardware(driver='nvidia'), **nobody))
+        self.assertEqual([], self.found(
+            devices=free, hardware=dataclasses.replace(
+                SEEN.hardware, designated=frozenset({ADDRESS})), **nobody))
+        self.assertEqual([], self.found(
+            devices=(dataclasses.replace(free[0], state='dirty'),),
+            **nobody))
 
     def test_designated_device_of_no_variant_is_left(self):
         hardware = dataclasses.replace(

@@ -33,7 +33,7 @@ RECORD = view.HostRecord(
 PROVIDER = view.Provider(
     uuid='p1', name='h1_gpu_T4', root='n1',
     inventories={GPU: view.Inventory(total=4, reserved=1)},
-    traits=frozenset((*GROUP.traits, 'CUSTOM_OF_THE_OPERATOR')),
+    traits=frozenset(GROUP.traits),
     allocations={'i1': {GPU: 1}})
 
 
@@ -87,6 +87,11 @@ class CompareTest(base.BaseTestCase):
         self.assertEqual(
             [('trait_missing', 'h1_gpu_T4', drift.Repair.OFFER)],
             self.found(traits=frozenset(('CUSTOM_GPU', 'OWNER_NOVA'))))
+
+    def test_foreign_trait_is_removed(self):
+        self.assertEqual(
+            [('trait_foreign', 'h1_gpu_T4', drift.Repair.OFFER)],
+            self.found(traits=PROVIDER.traits | {'CUSTOM_GPU_H100'}))
 
     def test_assignment_whose_allocation_is_gone_is_compared(self):
         self.assertEqual(

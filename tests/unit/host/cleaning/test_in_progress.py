@@ -31,7 +31,7 @@ class ScanTest(card.CardCase):
         """Scan while the GPU does not answer, as in a reset."""
         config = self.path.read_bytes()
         self.path.write_bytes(b'\xff' * len(config))
-        self.scans.append(self.host.scan())
+        self.scans += [self.host.scan(), self.host.inspect().scan]
         self.assertFalse(self.host.changed())
         self.path.write_bytes(config)
 
@@ -54,8 +54,9 @@ class ScanTest(card.CardCase):
         self.use()
         self.before = self.host.scan()
         self.clean_while_scanned()
-        [scan] = self.scans
-        self.assertEqual(self.before.functions, scan.functions)
+        for scan in self.scans:
+            self.assertEqual(self.before.functions, scan.functions)
+        self.assertEqual(2, len(self.scans))
 
     def test_gpu_is_scanned_again_after_its_cleaning(self):
         self.use()
@@ -63,6 +64,9 @@ class ScanTest(card.CardCase):
         self.clean_while_scanned()
         self.assertTrue(self.host.changed())
         self.host.give_back(self.device())
+        # An examination sees it as it is now, and lets the next scan alone.
+        self.assertEqual(self.gpu, self.function(self.host.inspect().scan))
+        self.assertTrue(self.host.changed())
         self.assertEqual(self.gpu, self.function(self.host.scan()))
         self.assertFalse(self.host.changed())
 
