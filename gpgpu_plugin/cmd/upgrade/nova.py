@@ -65,7 +65,6 @@ NOVA_FILTERS = 'nova.scheduler.filters.all_filters'
 OUR_FILTERS = 'gpgpu_plugin.scheduler_filters.all_filters'
 
 _DRIVERS = 'gpgpu_plugin.virt_drivers'
-_SENDING_DRIVERS = {'messaging', 'messagingv2'}
 
 
 def read(files: Sequence[str]) -> cfg.ConfigOpts:
@@ -225,31 +224,23 @@ def notifications(nova_conf: cfg.ConfigOpts,
 
     :param conf: that of gpgpu-conductor
     """
-    topic = conf.gpgpu.nova_notifications_topic
+    topic, ours = conf.gpgpu.nova_notifications_topic, nova_conf.notifications
     if topic is None:
         return result.warning(
             'requests for GPUs for which Placement has no candidate, the '
             'usual shortage, leave neither event nor alert: set [gpgpu] '
-            'nova_notifications_topic to gpgpu_notifications, and let '
-            'nova-conductor send its notifications to this topic')
-    ours = nova_conf.notifications
-    if (ours.notification_format in ('versioned', 'both')
-            and topic in ours.versioned_notifications_topics
-            and set(nova_conf.oslo_messaging_notifications.driver)
-            & _SENDING_DRIVERS):
-        return result.success(f'Nova sends notifications to topic {topic}')
-    if (nova_conf.compute_driver and _is_default(
+            'nova_notifications_topic')
+    is_sent = (ours.notification_format in ('versioned', 'both')
+               and topic in ours.versioned_notifications_topics
+               and nova_conf.oslo_messaging_notifications.driver)
+    if is_sent or (nova_conf.compute_driver and _is_default(
             nova_conf, 'notification_format', 'notifications')):
-        return result.success(
-            'this file is that of a compute host, which need not send '
-            'notifications')
+        return result.success(f'topic {topic}')
     return result.warning(
-        f'Nova sends no notifications to topic {topic}, so that requests '
-        f'without a candidate in Placement are not recorded: set '
-        f'[notifications] notification_format = versioned, '
-        f'versioned_notifications_topics = {topic}, and '
-        f'[oslo_messaging_notifications] driver = messagingv2 in the '
-        f'nova.conf of nova-conductor, unless this is another file')
+        f'Nova sends no notifications to topic {topic}: in the nova.conf of '
+        f'nova-conductor, set [notifications] notification_format = '
+        f'versioned, versioned_notifications_topics = {topic}, and '
+        f'[oslo_messaging_notifications] driver = messagingv2')
 
 
 def _is_default(conf: cfg.ConfigOpts, name: str, group: str) -> bool:
