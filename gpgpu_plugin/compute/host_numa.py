@@ -26,8 +26,9 @@ from gpgpu_plugin.domain.allocation import request as request_mod
 
 def image_policy(image: nova_types.ImageMeta | None) -> str | None:
     """Return an image's NUMA policy for PCI devices; None: it has none."""
-    return None if image is None else image.properties.get(
+    policy: str | None = None if image is None else image.properties.get(
         request_mod.PCI_NUMA_POLICY_PROPERTY)
+    return policy
 
 
 def _with_cpus(topology: nova_types.HostNUMATopology,

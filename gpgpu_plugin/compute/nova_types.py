@@ -27,6 +27,8 @@ from collections.abc import Sequence
 
 from nova import context as nova_context
 
+from gpgpu_plugin.domain import naming
+
 Context: typing.TypeAlias = nova_context.RequestContext
 
 Amounts = dict[str, int]
@@ -201,13 +203,19 @@ class ComputeManager(typing.Protocol):
 class ImageProperties(typing.Protocol):
     """Properties of an image that Nova knows."""
 
-    def get(self, name: str) -> str | None: ...
+    def get(self, name: str) -> typing.Any: ...
 
 
 class ImageMeta(typing.Protocol):
     """An image, as it was when the instance was built."""
 
     properties: ImageProperties
+
+
+def requires_gpu(image: ImageMeta | None) -> bool:
+    """Return whether an image requires a host with GPUs, and so a GPU."""
+    return image is not None and naming.TRAIT_GPU_HOST in (
+        image.properties.get('traits_required') or ())
 
 
 class NUMACell(typing.Protocol):

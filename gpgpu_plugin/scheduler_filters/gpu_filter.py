@@ -107,7 +107,7 @@ class GpuFilter(filters.BaseHostFilter):
         if not request:
             decision.remember(spec_obj, decision.Decision(
                 request=request, view=self._source.last()))
-            return iter(hosts)
+            return self._plain(hosts, spec_obj)
         try:
             view = self._source.refresh()
         except exception.ConductorUnavailable as exc:
@@ -161,7 +161,7 @@ class GpuFilter(filters.BaseHostFilter):
         decision.remember(spec_obj, decision.Decision(
             request=request, view=view, guest_nodes=guest_nodes))
         if not request:
-            return iter(hosts)
+            return self._plain(hosts, spec_obj)
         passed = []
         asked = _Asked(request, view, guest_nodes)
         reasons: collections.Counter[str] = collections.Counter()
@@ -179,6 +179,13 @@ class GpuFilter(filters.BaseHostFilter):
                        'detail': refusal.detail})
         self._record(spec_obj, reasons, len(passed), detail)
         return iter(passed)
+
+    def _plain(self, hosts: list[nova_types.HostState],
+               spec_obj: nova_types.RequestSpec,
+               ) -> Iterator[nova_types.HostState]:
+        """Return all hosts, unless the image requires a GPU."""
+        return (self._refuse_all(spec_obj, hosts, request_mod.GPU_REQUIRED)
+                if nova_types.requires_gpu(spec_obj.image) else iter(hosts))
 
     @staticmethod
     def _refusal(host: nova_types.HostState, asked: _Asked,

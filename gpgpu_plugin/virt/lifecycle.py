@@ -24,6 +24,7 @@ from nova.compute import task_states
 from nova.compute import vm_states
 from oslo_log import log as logging
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
@@ -165,6 +166,13 @@ class LifecycleMixin(service.ServiceMixin):
             request = request_mod.from_extra_specs(
                 instance.flavor.extra_specs,
                 host_numa.image_policy(image_meta))
+            if nova_types.requires_gpu(image_meta) and not (
+                    request or named or was_assigned):
+                # No filter has refused it if its host was forced.
+                raise exception.ClaimDenied(
+                    instance=instance.uuid, host=self.gpu_tracker.host,
+                    reason=request_mod.GPU_REQUIRED.reason,
+                    detail=request_mod.GPU_REQUIRED.detail)
         if not request and not named and (
                 build is virt_exception.Build.REBUILD
                 or not self._gpu_is_allocated(allocations)):

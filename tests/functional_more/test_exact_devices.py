@@ -80,6 +80,26 @@ class ExactCloud(cloud.GpuCloud):
 class ExactDevicesTest(ExactCloud):
     """Build and delete."""
 
+    def test_image_that_requires_a_gpu_boots_with_a_named_one(self) -> None:
+        image = self.glance.create(None, {
+            'name': 'gpu', 'disk_format': 'raw', 'container_format': 'bare',
+            'status': 'active', 'min_ram': 0, 'min_disk': 0, 'size': 1,
+            'visibility': 'public',
+            'properties': {'trait:CUSTOM_GPGPU_HOST': 'required'}})['id']
+        device = self.device(3)
+        server = self.named(device['uuid'], imageRef=image)
+        self.assertEqual({f'gpu1 {device["address"]}'},
+                         self.devices_of(server))
+        self.boot(self.flavor(H100=1), imageRef=image)
+        # Without a GPU, neither a filter nor a host lets it pass.
+        plain = self.boot(self.plain, 'ERROR', imageRef=image)
+        self.check_event(plain, 'filter_refused', 'gpu_required')
+        forced = self.boot(self.plain, 'ERROR', imageRef=image,
+                           availability_zone='nova:gpu2')
+        self.assertIn('gpu_required', str(self.listing(
+            'instance', 'history', forced['id']))
+            + forced['fault']['message'])
+
     def test_named_devices_are_assigned_and_allocated(self) -> None:
         # The second host is not the scheduler's first choice.
         first, second = self.device(3, 'gpu2'), self.device(6, 'gpu2')

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import naming
 
 
 class Reason(enum.StrEnum):
@@ -46,6 +47,7 @@ class Reason(enum.StrEnum):
     EXACT_DEVICE_UNKNOWN = 'exact_device_unknown'
     EXACT_DEVICE_ELSEWHERE = 'exact_device_elsewhere'
     EXACT_DEVICE_UNAVAILABLE = 'exact_device_unavailable'
+    GPU_REQUIRED = 'gpu_required'
     CONDUCTOR_UNAVAILABLE = 'conductor_unavailable'
 
 
@@ -179,6 +181,14 @@ class Refusal:
 
     reason: Reason
     detail: str
+
+
+GPU_REQUIRED = Refusal(
+    reason=Reason.GPU_REQUIRED,
+    detail=f'its image requires {naming.TRAIT_GPU_HOST}, and neither its '
+           f'flavor nor a scheduler hint requests a GPU')
+"""Placement finds that trait on hosts with GPUs, whether the instance gets
+one or not: it cannot know of GPUs that a hint names."""
 
 
 class Unsatisfiable(Exception):

@@ -206,6 +206,18 @@ class GpuFilterTest(base.BaseTestCase):
             self.assertEqual({'h2'}, set(decision.of(spec).view.hosts))
         self.assertEqual([(0, None)], api.asked)
 
+    def test_image_that_requires_a_gpu_is_refused_without_one(self):
+        image = objects.ImageMeta.from_dict({'properties': {
+            'trait:CUSTOM_GPGPU_HOST': 'required'}})
+        for specs, passed in (
+                ({}, []), ({'resources__CUSTOM_FPGA': '1'}, []),
+                ({'resources__CUSTOM_GPU_A': '1'}, ['h1'])):
+            spec = self.spec(**specs)
+            spec.image = image
+            self.assertEqual(passed, self.passed(
+                self.view(groups('h1')), spec, host('h1')), specs)
+        self.assertIn('gpu_required', self.log.output)
+
     def test_class_of_somebody_else_passes(self):
         self.assertEqual(['h1'], self.passed(
             self.view(groups('h1')), self.spec(resources__CUSTOM_FPGA='1'),
