@@ -415,16 +415,13 @@ class HostAssignments:
                 if assignment.uuid not in removed), untouched)
 
     def confirm(self, confirmation: claim.MigrationConfirmation) -> None:
-        """Apply a confirmed migration to the instance's assignments here.
-
-        Afterwards it has the devices that were claimed for the destination, if
-        this host is the destination, and no others.
-        """
+        """Apply a confirmed migration to the instance's assignments here."""
         with self._lock:
             self._save_assigned(confirmation.instance_uuid, tuple(
-                _confirmed(assignment) for assignment
+                _confirmed(assignment) if assignment.migration_uuid
+                == confirmation.migration_uuid else assignment for assignment
                 in self._book.assigned.get(confirmation.instance_uuid, ())
-                if assignment.migration_uuid == confirmation.migration_uuid))
+                if assignment.uuid not in confirmation.source_assignments))
 
     def pending(self) -> list[str]:
         """Return the UUIDs of assignments with a pending release."""

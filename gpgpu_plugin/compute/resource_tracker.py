@@ -73,6 +73,8 @@ class ResourceTracker:
     :param clock: seconds that only grow
     :ivar is_here: returns whether Nova has an instance on this host
     :ivar runs: returns whether the guest of an instance runs on this host
+    :ivar arrived_with: returns the UUID of the migration, which is over, that
+        made the guest of an instance that runs on this host
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
@@ -96,6 +98,8 @@ class ResourceTracker:
         self.find_orphans = find_orphans
         self.is_here: Callable[[str], bool] = lambda instance_uuid: True
         self.runs: Callable[[str], bool] = lambda instance_uuid: False
+        self.arrived_with: Callable[[str], str | None] = (
+            lambda instance_uuid: None)
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
@@ -506,21 +510,25 @@ class ResourceTracker:
             self._schedule.require(_T.RECONCILE)
         if done.orphans:
             self.release(orphan.uuid for orphan in done.orphans)
-        self._activate_running(done.used)
+        self._begin_usage(done.used)
         self.inventory.accept(tasks.compare_allocations(
             self._host(), self.inventory.newest, done.listed, done.used))
         self._schedule.reconciled()
 
-    def _activate_running(
-            self, used: Iterable[claim_obj.Assignment]) -> None:
-        """Activate claims of builds that are over and whose guests run.
+    def _begin_usage(self, used: Iterable[claim_obj.Assignment]) -> None:
+        """Begin the usage of guests that run after their build or move ended.
 
         The guest of a migration under way may have other devices.
         """
-        of_builds = tasks.by_instance(
-            assignment for assignment in used
-            if assignment.state == device_rules.DeviceState.PROVISIONING
-            and assignment.role is claim_obj.ClaimRole.INSTANCE)
-        for instance_uuid, claimed in of_builds.items():
-            if self.runs(instance_uuid):
-                self.activate_late(instance_uuid, claimed)
+        for instance_uuid, its in tasks.by_instance(used).items():
+            built = [
+                assignment for assignment in its
+                if assignment.state == device_rules.DeviceState.PROVISIONING
+                and assignment.role is claim_obj.ClaimRole.INSTANCE]
+            if built and self.runs(instance_uuid):
+                self.activate_late(instance_uuid, built)
+            [*claims] = {assignment.migration_uuid for assignment in its}
+            if len(claims) == 1 and claims[0] is not None and (
+                    self.arrived_with(instance_uuid) == claims[0]):
+                self.confirm_migration(claim_obj.MigrationConfirmation(
+                    instance_uuid=instance_uuid, migration_uuid=claims[0]))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -108,19 +107,9 @@ class Reconciled:
     repeat: bool = False
 
 
-class FindOrphans(typing.Protocol):
-    """Search for assignments of one instance that nobody uses any more."""
-
-    def __call__(self, assignments: Sequence[claim_obj.Assignment], *,
-                 spawning: bool = False,
-                 migration_uuid: str | None = None) -> Collection[str]:
-        """Return their UUIDs.
-
-        :param spawning: the instance's guest is about to be built here
-        :param migration_uuid: the migration to this host that Nova prepares
-        :raises Exception: it is unknown
-        """
-
+FindOrphans = Callable[..., Collection[str]]
+"""Search for assignments of one instance here that nobody uses any more; see
+virt.orphans.find. It raises if that is unknown."""
 
 ManagedElsewhere = Callable[[scanner.Scan], dict[str, str]]
 """Given a scan of the host, what manages them instead of us, by address."""

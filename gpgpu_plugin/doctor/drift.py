@@ -93,7 +93,7 @@ class Kind:
 
 _CRITICAL, _WARNING, _UNKNOWN = Severity
 _COMPARED = ('The host asks Nova and its hypervisor again and releases what '
-             'is still unused; nothing is released while the guest runs')
+             'is still unused; nothing is released with which a guest runs')
 _OFFERED = ('The host reads its provider in Placement and writes the '
             'conductor\'s inventory')
 
@@ -218,7 +218,8 @@ KINDS: tuple[Kind, ...] = (
          meaning='A usage goes on, and its assignment has ended or never '
                  'existed.',
          advice='The conductor ends the usage when the assignment ended, or '
-                'now if that is unknown'),
+                'now if that is unknown, but not while a guest of the host '
+                'may run with the device'),
     Kind(name='rows_unreadable', severity=_WARNING,
          meaning='The database has a value of a host or a variant that the '
                  'conductor cannot read. Nothing else of that host was '

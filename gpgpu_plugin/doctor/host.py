@@ -91,7 +91,7 @@ def _unused(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
             refused=(
                 'The guest runs, and a device is never taken from it. Stop '
                 'the guest; the host then releases the device itself'
-                if use.is_active else None),
+                if use.may_run_with_unused else None),
             conductor=_text(assignment), nova=use.text)
 
 

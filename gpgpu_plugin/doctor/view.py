@@ -52,12 +52,14 @@ class InstanceUse:
     :ivar unused: UUIDs of assignments that Nova does not need any more
     :ivar is_deleted: whether Nova deleted it
     :ivar is_active: whether its guest runs
+    :ivar may_run_with_unused: whether its guest may run with the unused ones
     :ivar text: where it is, in one sentence
     """
 
     unused: frozenset[str]
     is_deleted: bool
     is_active: bool
+    may_run_with_unused: bool
     text: str
 
 

@@ -22,6 +22,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import liveness
 
 LOG = logging.getLogger(__name__)
 
@@ -51,14 +52,16 @@ def claim(tracker: resource_tracker.ResourceTracker,
 def _orphans(tracker: resource_tracker.ResourceTracker,
              request: claim_obj.ClaimRequest) -> tuple[str, ...]:
     """Return what an earlier stay of the instance left here."""
-    left = tracker.assignments.of_instance(request.instance_uuid)
-    if request.migration_uuid is None:
-        return tuple(sorted(tracker.find_orphans(left, spawning=True)))
+    operation = (
+        liveness.Operation(liveness.Kind.BUILD)
+        if request.migration_uuid is None else
+        liveness.Operation(liveness.Kind.PREPARE, request.migration_uuid))
     try:
         return tuple(sorted(tracker.find_orphans(
-            left, migration_uuid=request.migration_uuid)))
+            tracker.assignments.of_instance(request.instance_uuid),
+            operation=operation)))
     except Exception:
-        LOG.exception('Cannot check what an earlier move of instance %s left '
+        LOG.exception('Cannot check what an earlier stay of instance %s left '
                       'on %s; it stays assigned', request.instance_uuid,
                       tracker.host)
         return ()

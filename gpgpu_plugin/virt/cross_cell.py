@@ -26,6 +26,7 @@ from nova.compute import task_states
 from oslo_log import log as logging
 
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import migration as migration_mod
 from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles
@@ -76,8 +77,8 @@ class CrossCellMixin(migration_mod.MigrationMixin):
         """
         try:
             destroy()
-            self.gpu_tracker.release_instance(
-                instance.uuid, roles.destination_of(migration))
+            self._gpu_release(instance, self.gpu_tracker, liveness.Operation(
+                liveness.Kind.FAIL, migration.uuid))
         except Exception:
             LOG.exception(
                 'Cannot destroy the guest of instance %s on %s, to which '

@@ -103,10 +103,11 @@ class Examiner:
         """Return what the comparison with Nova would decide, and why."""
         host = self._tracker.host
         domain, location = self._domain_of(uuid), orphans.location_of(uuid)
+        unused = liveness.unused(its, location, host, domain)
         return view.InstanceUse(
-            unused=liveness.unused(its, location, host, domain),
-            is_deleted=location is None,
-            is_active=domain is liveness.Domain.ACTIVE,
+            unused=unused, is_deleted=location is None,
+            is_active=domain.is_active,
+            may_run_with_unused=liveness.may_run_with(unused, its, domain),
             text=liveness.describe(uuid, location, host, domain))
 
     # -- repairs ------------------------------------------------------------

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import nova.conf
 from lxml import etree
+from nova import objects
 from nova.virt import configdrive
 from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import driver
@@ -63,6 +64,10 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
 
     def _gpu_domains(self) -> tuple[view.Guest, ...] | None:
         return libvirt_domains.guests(self._host)
+
+    def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:
+        return libvirt_domains.devices(self._host.get_guest(
+            objects.Instance(uuid=instance_uuid)).get_xml_desc())
 
     def _gpu_guests(self) -> guest_mod.Guests | None:
         """Return libvirt's guests, after those of an earlier process."""
@@ -218,6 +223,9 @@ class GpuLibvirtFakeDriver(GpuLibvirtDriver):
             self, instance: nova_types.Instance) -> list[base.Attachment]:
         """Return nothing: a domain cannot have fake GPUs."""
         return []
+
+    def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:
+        return None
 
     def _gpu_guests(self) -> guest_mod.Guests | None:
         return None

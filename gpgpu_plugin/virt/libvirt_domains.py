@@ -113,6 +113,12 @@ def guests(host: nova_types.LibvirtHost) -> tuple[view.Guest, ...]:
     return tuple(guest for guest in found if guest.functions or guest.mdevs)
 
 
+def devices(xml: str) -> frozenset[str]:
+    """Return the addresses and mdev UUIDs of a domain's host devices."""
+    return frozenset(
+        (*(address for address, _ in _hostdevs(xml)), *_mdevs(xml)))
+
+
 def _mdevs(xml: str) -> Iterator[str]:
     """Yield the UUID of each mdev."""
     for source in etree.fromstring(xml).findall(

@@ -34,11 +34,12 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import instance_lock
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import named_devices
 from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
+from gpgpu_plugin.virt import orphans
 from gpgpu_plugin.virt import rebuild_failure
-from gpgpu_plugin.virt import release
 from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles
 from gpgpu_plugin.virt import service
@@ -138,6 +139,9 @@ class LifecycleMixin(service.ServiceMixin):
             selectors[instance.uuid] = select()
             try:
                 yield
+            except Exception:
+                self._gpu_compare(instance)
+                raise
             finally:
                 del selectors[instance.uuid]
                 self._gpu_wake()
@@ -198,7 +202,7 @@ class LifecycleMixin(service.ServiceMixin):
             steps.execute(run)
             if run.keeps:
                 self._gpu_activate_late(instance)
-                self._gpu_release_unused(instance)
+                self._gpu_compare(instance)
 
     def _gpu_is_allocated(
             self, allocations: nova_types.Allocations | None) -> bool:
@@ -309,20 +313,15 @@ class LifecycleMixin(service.ServiceMixin):
             super().reboot(context, instance, network_info, reboot_type,
                            *args, **kwargs)
             if reboot_type == 'HARD':
-                self._gpu_release_unused(instance)
+                self._gpu_compare(instance)
 
-    def _gpu_release_unused(self, instance: nova_types.Instance) -> None:
-        """End what a failed migration left here; the guest was made anew.
+    def _gpu_compare(self, instance: nova_types.Instance) -> None:
+        """Make a comparison due if moves that failed left devices here.
 
-        The usage of what it brought begins with that.
+        It ends what the guest does not have, and begins the usage of the rest.
         """
-        try:
-            roles.release_unused(self.gpu_tracker, instance)
-        except Exception:
-            LOG.exception('Cannot release devices that a failed migration of '
-                          'instance %s left on %s; the next comparison with '
-                          'Nova releases them', instance.uuid,
-                          self.gpu_tracker.host)
+        if any(assignment.migration_uuid for assignment in
+               self.gpu_tracker.assignments.of_instance(instance.uuid)):
             self.gpu_tracker.request_reconcile()
 
     def power_on(self, context: nova_types.Context,
@@ -332,7 +331,7 @@ class LifecycleMixin(service.ServiceMixin):
         with self._gpu_working(instance):
             self._gpu_restore(instance)
             super().power_on(context, instance, *args, **kwargs)
-            self._gpu_release_unused(instance)
+            self._gpu_compare(instance)
 
     def resume_state_on_host_boot(
             self, context: nova_types.Context, instance: nova_types.Instance,
@@ -402,26 +401,41 @@ class LifecycleMixin(service.ServiceMixin):
                     and instance.uuid not in self._gpu_at_work.selectors):
                 self._gpu_release(instance, self._gpu_tracker)
 
-    def _gpu_release(self, instance: nova_types.Instance,
-                     tracker: resource_tracker.ResourceTracker) -> None:
-        what = release.on_destroy(
-            vm_state=instance.vm_state, task_state=instance.task_state,
-            deleted=bool(instance.deleted), instance_host=instance.host,
-            this_host=tracker.host, may_be_evacuating=functools.partial(
-                roles.may_be_evacuating, instance, tracker))
-        if what is release.Release.ALL:
-            # Otherwise Nova removes the allocation with retries.
-            without_retry = (CONF.reclaim_instance_interval > 0
-                             or instance.host != tracker.host)
-            tracker.release_instance(
-                instance.uuid,
-                allocation_removal=instance.uuid if without_retry else None)
-        elif what is release.Release.DESTINATION:
-            tracker.release_instance(instance.uuid, roles.destination_of(
-                roles.migration_of(instance)
-                if instance.migration_context is not None
-                else roles.migration_to(instance, tracker.host)))
+    def _gpu_release(
+            self, instance: nova_types.Instance,
+            tracker: resource_tracker.ResourceTracker,
+            operation: liveness.Operation = liveness.DESTROY) -> None:
+        """Release what the instance does not need without its guest here."""
+        assigned = tracker.assignments.of_instance(instance.uuid)
+        unused = self._gpu_unused(instance, operation) or frozenset()
+        if len(unused) < len(assigned) and instance.task_state is None:
+            # An evacuation is not over; nobody calls when it is.
+            tracker.request_reconcile()
+        # Otherwise Nova removes the allocation with retries.
+        without_retry = (CONF.reclaim_instance_interval > 0
+                         or instance.host != tracker.host)
+        tracker.release_instance(
+            instance.uuid, lambda assignment: assignment.uuid in unused,
+            allocation_removal=instance.uuid if without_retry else None)
         self._gpu_wake()
+
+    def _gpu_unused(self, instance: nova_types.Instance,
+                    operation: liveness.Operation) -> frozenset[str] | None:
+        """Return the UUIDs of what an operation ends here; never raises.
+
+        :returns: None: it is unknown; a comparison ends it later
+        """
+        try:
+            return orphans.find(
+                self.gpu_tracker.assignments.of_instance(instance.uuid),
+                self._gpu_domain, operation, instance)
+        except Exception:
+            LOG.exception(
+                'Cannot determine which devices instance %s needs on %s; they '
+                'stay assigned until the next comparison with Nova',
+                instance.uuid, self.gpu_tracker.host)
+            self.gpu_tracker.request_reconcile()
+            return None
 
     # -- what a GPU cannot do -----------------------------------------------
 

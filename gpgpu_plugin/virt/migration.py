@@ -15,8 +15,8 @@ Source and destination have devices until Nova confirms or reverts. The
 destination claims its devices together with Nova (``move_claim``), before the
 source is told to begin, so that a denial changes nothing. After that nothing
 is undone here: Nova leaves the instance in ERROR on its host, with its
-devices, until it is hard rebooted, reverted or deleted. A hard reboot releases
-the devices on this host that the guest does not use.
+devices, until it is hard rebooted, reverted or deleted. A comparison with Nova
+releases the devices that it does not need.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import claims
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import move_claim
 from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
@@ -146,23 +147,32 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
     def _gpu_confirm(self, migration: nova_types.Migration,
                      instance: nova_types.Instance) -> None:
-        assigned = self.gpu_tracker.assignments.of_instance(instance.uuid)
-        source = tuple(
-            assignment.uuid for assignment in filter(
-                roles.left_by(migration), assigned))
-        if any(assignment.exact for assignment in assigned):
+        """Release what the instance does not need, and confirm what it has.
+
+        Nova may confirm an older migration than the one that brought the
+        instance where it is, even here.
+        """
+        tracker = self.gpu_tracker
+        assigned = tracker.assignments.of_instance(instance.uuid)
+        unused = self._gpu_unused(instance, liveness.Operation(
+            liveness.Kind.CONFIRM, migration.uuid))
+        kept = {assignment.migration_uuid for assignment in assigned
+                if unused is None or assignment.uuid not in unused}
+        if unused is None or len(kept) > 1 or any(
+                assignment.exact for assignment in assigned):
             # The migration's allocation has them, and Nova removes it next.
-            self.gpu_tracker.allocation_removed(migration.uuid)
+            tracker.allocation_removed(migration.uuid)
+        if unused is None or len(kept) > 1:
+            return
         # Across cells this cell's record still has the old flavor.
-        if source or any(
+        if unused or any(
                 requested_devices.asks_for_gpus(flavor) for flavor in (
                     instance.flavor, instance.new_flavor)
                 if flavor is not None):
-            self.gpu_tracker.confirm_migration(
-                claim_obj.MigrationConfirmation(
-                    instance_uuid=instance.uuid,
-                    migration_uuid=migration.uuid,
-                    source_assignments=source))
+            tracker.confirm_migration(claim_obj.MigrationConfirmation(
+                instance_uuid=instance.uuid,
+                migration_uuid=next(filter(None, kept), migration.uuid),
+                source_assignments=tuple(sorted(unused))))
 
     def finish_revert_migration(
             self, context: nova_types.Context, instance: nova_types.Instance,

@@ -39,39 +39,32 @@ _READINGS = 5
 
 
 def find(assignments: Sequence[claim.Assignment],
-         domain_of: Callable[[str], liveness.Domain], *,
-         spawning: bool = False,
-         migration_uuid: str | None = None) -> frozenset[str]:
+         domain_of: Callable[[str], liveness.Domain],
+         operation: liveness.Operation | None = None,
+         instance: nova_types.Instance | None = None) -> frozenset[str]:
     """Return the UUIDs of assignments on this host that nobody uses any more.
 
     :param assignments: all of one instance on the host
     :param domain_of: returns the state of an instance's domain on the host
-    :param spawning: whether the instance's guest is about to be built here
-        with a claim of its own; otherwise nothing is being built
-    :param migration_uuid: the migration to this host that Nova prepares; its
-        assignments, and those that are needed without it, are not returned
+    :param operation: what Nova does with the instance at this moment; None:
+        nothing, and nothing is being built
+    :param instance: the instance, as Nova's call has it; None: it is read
     :raises Exception: Nova or the hypervisor does not answer
     """
     if not assignments:
         return frozenset()
     instance_uuid, host = assignments[0].instance_uuid, assignments[0].host
     domain = domain_of(instance_uuid)
-    if spawning:
-        found = frozenset(assignment.uuid for assignment in assignments)
-    elif migration_uuid is not None:
-        found = liveness.unused_before(
-            assignments, location_of(instance_uuid), host, domain,
-            migration_uuid)
-    else:
-        found = liveness.unused(
-            assignments, location_of(instance_uuid), host, domain)
-    if found and domain is liveness.Domain.ACTIVE:
+    found = liveness.unused(
+        assignments, location_of(instance_uuid) if instance is None
+        else _location(instance), host, domain, operation)
+    if found and liveness.may_run_with(found, assignments, domain, operation):
         LOG.warning(
             'Instance %s runs on %s and Nova does not need its assignments '
-            '%s there. They stay assigned while it runs', instance_uuid, host,
-            ', '.join(sorted(found)))
+            '%s there. They stay assigned while it runs with them',
+            instance_uuid, host, ', '.join(sorted(found)))
         return frozenset()
-    if found and _is_unknown(instance_uuid, domain):
+    if found and instance is None and _is_unknown(instance_uuid, domain):
         LOG.warning(
             'Instance %s has a guest on %s, which is off, and Nova has no '
             'record of it. Its assignments %s stay. Undefine the domain, or '
@@ -79,6 +72,28 @@ def find(assignments: Sequence[claim.Assignment],
             ', '.join(sorted(found)))
         return frozenset()
     return found
+
+
+def _location(instance: nova_types.Instance) -> liveness.Location:
+    """Return where an instance is; a delete does not wait for migrations."""
+    location = roles.location_with(instance)
+    return (location if location.is_destroyed_for_good
+            else roles.location(instance))
+
+
+def arrived_with(instance_uuid: str, host: str, domain_of: Callable[
+        [str], liveness.Domain]) -> str | None:
+    """Return the UUID of the migration that made a guest that runs here.
+
+    :returns: None: there is none, or it is not over
+    """
+    location = location_of(instance_uuid)
+    brought = None if location is None else liveness.brought_by(location, host)
+    if (location is None or brought is None
+            or not liveness.is_over(brought, location)
+            or not domain_of(instance_uuid).is_active):
+        return None
+    return brought.uuid
 
 
 def is_here(instance_uuid: str, host: str) -> bool:
@@ -124,10 +139,10 @@ def _usage_of(instance_uuid: str, assignments: Sequence[claim.Assignment],
                        f'{type(exc).__name__}')
         return
     reason = liveness.describe(instance_uuid, location, host, domain)
-    unused = (
-        frozenset() if domain is liveness.Domain.ACTIVE
-        or instance_uuid in building else
-        liveness.unused(assignments, location, host, domain))
+    unused = (frozenset() if instance_uuid in building else
+              liveness.unused(assignments, location, host, domain))
+    if liveness.may_run_with(unused, assignments, domain):
+        unused = frozenset()
     if unused and _is_unknown(instance_uuid, domain):
         unused = frozenset()
         reason = (f'Nova has no record of instance {instance_uuid}, and its '
@@ -143,7 +158,7 @@ def _is_unknown(instance_uuid: str, domain: liveness.Domain) -> bool:
 
     The record may be in another database than the one that was read.
     """
-    return (domain is liveness.Domain.INACTIVE
+    return (domain == liveness.Domain.INACTIVE
             and record_of(instance_uuid) is None)
 
 

@@ -23,17 +23,13 @@ from collections.abc import Sequence
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute import task_states
 from nova.compute import vm_states
-from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import liveness
-
-LOG = logging.getLogger(__name__)
 
 Selector = Callable[[claim.Assignment], bool]
 """Returns whether it selects an assignment of an instance on this host."""
@@ -55,12 +51,6 @@ def destination_of(migration: nova_types.Migration) -> Selector:
         and assignment.migration_uuid == uuid)
 
 
-def source_of(migration: nova_types.Migration) -> Selector:
-    """Select the assignments that the instance had before a migration."""
-    is_destination = destination_of(migration)
-    return lambda assignment: not is_destination(assignment)
-
-
 def _stays(migration: nova_types.Migration,
            assignment: claim.Assignment) -> bool:
     """Return whether a device is the instance's before and after a resize.
@@ -76,13 +66,6 @@ def arriving_with(migration: nova_types.Migration) -> Selector:
     is_destination = destination_of(migration)
     return lambda assignment: (is_destination(assignment)
                                or _stays(migration, assignment))
-
-
-def left_by(migration: nova_types.Migration) -> Selector:
-    """Select the assignments that end when a migration is confirmed."""
-    is_source = source_of(migration)
-    return lambda assignment: (is_source(assignment)
-                               and not _stays(migration, assignment))
 
 
 def of_build(assignment: claim.Assignment) -> bool:
@@ -122,52 +105,22 @@ def spawned(instance: nova_types.Instance,
     return of_build
 
 
-def release_unused(tracker: resource_tracker.ResourceTracker,
-                   instance: nova_types.Instance) -> None:
-    """Release what a failed migration left here, after the guest's creation.
-
-    The devices of the guest get the role ``instance``. All other devices of
-    the instance on this host are released, so that they do not block the next
-    migration.
-    """
-    assignments = tracker.assignments.of_instance(instance.uuid)
-    claims = {assignment.migration_uuid for assignment in assignments}
-    if not claims - {None} or instance.vm_state == vm_states.RESIZED:
-        return
-    where = location(instance)
-    newest = next(where.of_host(tracker.host), None)
-    if newest is None or not liveness.is_over(newest, where):
-        return
-    used = current(instance, tracker)
-    unused = tuple(assignment.uuid for assignment in assignments
-                   if not used(assignment))
-    migration_uuid = next((
-        assignment.migration_uuid for assignment in assignments
-        if used(assignment)), None)
-    if migration_uuid is not None:
-        tracker.confirm_migration(claim.MigrationConfirmation(
-            instance_uuid=instance.uuid, migration_uuid=migration_uuid,
-            source_assignments=unused))
-    else:
-        tracker.release_instance(
-            instance.uuid, lambda assignment: not used(assignment))
-
-
 def location(instance: nova_types.Instance) -> liveness.Location:
     """Return where an instance is, by itself and its migrations.
 
     :raises Exception: Nova's database does not answer
     """
-    return _location(instance, _migrations(instance))
+    return location_with(instance, _migrations(instance))
 
 
-def _location(instance: nova_types.Instance,
-              migrations: Sequence[nova_types.Migration],
-              ) -> liveness.Location:
+def location_with(instance: nova_types.Instance,
+                  migrations: Sequence[nova_types.Migration] = (),
+                  ) -> liveness.Location:
+    """Return where an instance is, by itself and these migrations."""
     return liveness.Location(
         host=instance.host, task=instance.task_state,
-        is_deleting=(instance.task_state == task_states.DELETING
-                     or instance.vm_state == vm_states.DELETED),
+        vm_state=(vm_states.DELETED if instance.deleted
+                  else instance.vm_state),
         is_hidden=bool(instance.hidden),
         flavor=instance.flavor.id, migrations=tuple(
             liveness.Migration(
@@ -177,28 +130,6 @@ def _location(instance: nova_types.Instance,
                 is_evacuation=migration.migration_type == 'evacuation',
                 new_flavor=migration.new_instance_type_id)
             for migration in migrations))
-
-
-def may_be_evacuating(instance: nova_types.Instance,
-                      tracker: resource_tracker.ResourceTracker) -> bool:
-    """Return whether an evacuation from this host may be under way.
-
-    If so, a comparison is made due, which releases what the instance does not
-    need. If Nova does not answer, an evacuation is assumed.
-    """
-    try:
-        found = any(
-            migration.is_evacuation and migration.source == tracker.host
-            and migration.status not in liveness.OVER
-            for migration in location(instance).migrations)
-    except Exception:
-        LOG.exception('Cannot check whether instance %s is evacuated from %s; '
-                      'its devices stay assigned until the next comparison '
-                      'with the conductor', instance.uuid, tracker.host)
-        found = True
-    if found:
-        tracker.request_reconcile()
-    return found
 
 
 def _migrations(instance: nova_types.Instance) -> list[nova_types.Migration]:
@@ -247,7 +178,7 @@ def _undecided(instance: nova_types.Instance,
     :raises NotFound: there is none, or it is over
     """
     migrations = _migrations(instance)
-    where = _location(instance, migrations)
+    where = location_with(instance, migrations)
     for migration, known in zip(migrations, where.migrations, strict=True):
         if of_host(migration):
             if liveness.is_over(known, where):

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import time
@@ -169,7 +170,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
                 orphans.find, domain_of=self._gpu_domain))
         tracker.is_here = functools.partial(orphans.is_here, host=host)
         tracker.runs = lambda instance_uuid: (
-            self._gpu_domain(instance_uuid) is liveness.Domain.ACTIVE)
+            self._gpu_domain(instance_uuid).is_active)
+        tracker.arrived_with = functools.partial(
+            orphans.arrived_with, host=host, domain_of=self._gpu_domain)
         return tracker
 
     def _gpu_guests(self) -> guest.Guests | None:
@@ -186,8 +189,14 @@ class ServiceMixin(nova_driver.ComputeDriver):
             state = self.get_info(objects.Instance(uuid=instance_uuid)).state
         except nova_exception.InstanceNotFound:
             return liveness.Domain.ABSENT
-        return (liveness.Domain.INACTIVE if state in _INACTIVE
-                else liveness.Domain.ACTIVE)
+        if state in _INACTIVE:
+            return liveness.Domain.INACTIVE
+        return dataclasses.replace(
+            liveness.Domain.ACTIVE, devices=self._gpu_devices(instance_uuid))
+
+    def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:
+        """Return the host devices of an instance's domain; None: unknown."""
+        return None
 
     def _gpu_check_conflicts(self) -> None:
         """Refuse to start if Nova itself assigns devices of a variant."""

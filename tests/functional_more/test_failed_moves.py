@@ -19,6 +19,7 @@ import typing
 import fixtures
 from nova.compute import manager as nova_manager
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.virt.libvirt import driver as libvirt_driver
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import tasks
@@ -189,6 +190,27 @@ class TwoHostsTest(test_moves.MovesCase):
         self._forget_guest('gpu1')
         self.delete(self.server)
         self.wait_facts(self.server, self.nothing_assigned)
+
+    def test_guest_that_runs_after_its_migration_failed_is_used(self) -> None:
+        finish = libvirt_driver.LibvirtDriver.finish_migration
+
+        def fails_late(*args: object, **kwargs: object) -> typing.NoReturn:
+            finish(*args, **kwargs)
+            _fails()
+        with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', fails_late):
+            self.act('migrate')
+            self.wait_status(self.server['id'], 'ERROR')
+        self.wait_migration('error')
+        new = self.hostdevs(self.server, 'gpu2')
+        # As doctor --fix does. The second host is told, without a hard reboot.
+        self.compare('gpu1')
+        self.wait_facts(self.server, self.expected(
+            {'gpu1': self.gpus, 'gpu2': new}, {'gpu2': new}))
+        self.wait_for(
+            lambda: self.roles() == {('gpu2', 'instance')}, 'one set')
+        self.assertEqual(['gpu2'] * 2, [row['host'] for row in self.listing(
+            'usage', 'list', '--instance', self.server['id'])
+            if row['ended_at'] is None])
 
     def test_migration_after_a_failed_one_leaves_one_set(self) -> None:
         with fixtures.MonkeyPatch(f'{DRIVER}.finish_migration', _fails):

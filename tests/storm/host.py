@@ -216,12 +216,10 @@ class Host:
             for consumer, gpus
             in self._nova.allocations(self._setting.name).items()})
 
-    def _find_orphans(self, assignments: Sequence[claim_obj.Assignment], *,
-                      spawning: bool = False,
-                      migration_uuid: str | None = None) -> Collection[str]:
-        return orphans.find(
-            assignments, self._domain, spawning=spawning,
-            migration_uuid=migration_uuid)
+    def _find_orphans(self, assignments: Sequence[claim_obj.Assignment],
+                      operation: liveness.Operation | None = None,
+                      ) -> Collection[str]:
+        return orphans.find(assignments, self._domain, operation)
 
     def _domain(self, instance: str) -> liveness.Domain:
         return (liveness.Domain.ACTIVE if self.truth.of_guest(instance)

@@ -242,7 +242,6 @@ class Nova:
             return None
         return liveness.Location(
             host=row['host'], task=row['task'], flavor=row['gpus'],
-            is_deleting=row['task'] == task_states.DELETING,
             migrations=tuple(liveness.Migration(
                 uuid=migration['uuid'], status=migration['status'],
                 source=migration['source_compute'],

@@ -136,12 +136,13 @@ class ChangeTest(AssignmentsTestCase):
         self.book().remove_confirmation(first)
         self.assertEqual([second], self.book().confirmations())
 
-    def test_confirmed_migration_leaves_the_destination_alone(self):
+    def test_confirmed_migration_ends_what_it_names(self):
         source, other = make_assignment(), make_assignment('i2')
         destination = make_assignment(
             role=claim.ClaimRole.DESTINATION, migration_uuid='m1')
         confirmation = claim.MigrationConfirmation(
-            instance_uuid='i1', migration_uuid='m1')
+            instance_uuid='i1', migration_uuid='m1',
+            source_assignments=(source.uuid,))
         for assigned, left in (
                 ([source, destination], [destination.uuid]), ([source], [])):
             self.book().replace(

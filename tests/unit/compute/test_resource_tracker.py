@@ -393,6 +393,32 @@ class GuestOfDeadProcessTest(base.ComputeTestCase):
                 {'provisioning': 2, 'available': 6}, self.compare())
         self.assertFalse(self.runs.called)
 
+    def test_usage_begins_of_a_guest_whose_migration_is_over(self):
+        self.compare()
+        self.tracker.release_instance('i1')
+        self.tracker.run_once()
+        self.claim(
+            role=claim_obj.ClaimRole.DESTINATION, migration_uuid='m1')
+        for arrived, role in ((None, 'destination'), ('m2', 'destination'),
+                              ('m1', 'instance')):
+            self.tracker.arrived_with = lambda uuid, arrived=arrived: arrived
+            self.compare()
+            self.assertEqual({role}, {
+                str(assignment.role) for assignment
+                in self.tracker.assignments.of_instance('i1')})
+        self.assertEqual({'assigned': 2}, {
+            state: count for state, count in self.states().items()
+            if state == 'assigned'})
+
+    def test_guest_of_two_claims_is_not_confirmed(self):
+        self.compare()
+        self.claim(
+            role=claim_obj.ClaimRole.DESTINATION, migration_uuid='m1')
+        self.tracker.arrived_with = lambda instance_uuid: 'm1'
+        self.compare()
+        self.assertEqual(4, len(
+            self.tracker.assignments.of_instance('i1')))
+
     def test_claim_of_a_migration_under_way_is_not_activated(self):
         # The guest that runs has the other devices, as in a resize here.
         self.compare()

@@ -39,7 +39,8 @@ DEVICE = admin.DeviceInfo(
 ASSIGNED = make.assignment(
     uuid='a1', stable_id=GPU, address=ADDRESS, state='assigned')
 USED = view.InstanceUse(
-    unused=frozenset(), is_deleted=False, is_active=False, text='it is here')
+    unused=frozenset(), is_deleted=False, is_active=False,
+    may_run_with_unused=False, text='it is here')
 SEEN = view.HostSnapshot(
     host='h1', listed=(ASSIGNED,), devices=(DEVICE,),
     book=view.Book(assigned=(ASSIGNED,)), instances={'i1': USED},
@@ -90,6 +91,12 @@ class AssignmentTest(HostCase):
     def test_unused_assignment_of_a_running_guest_is_not_repaired(self):
         self.assertEqual(
             [('instance_elsewhere', 'a1', None)], self.found(
+                instances=use(unused=frozenset({'a1'}), is_active=True,
+                              may_run_with_unused=True)))
+
+    def test_unused_assignment_that_no_guest_runs_with_is_repaired(self):
+        self.assertEqual(
+            [('instance_elsewhere', 'a1', drift.Repair.COMPARE)], self.found(
                 instances=use(unused=frozenset({'a1'}), is_active=True)))
 
     def test_instance_of_which_nothing_is_known_is_used(self):

@@ -32,6 +32,27 @@ class AllowedTest(base.BaseTestCase):
         self.assertIn('assigned twice', found[1].reason)
 
 
+    def test_usage_of_a_guest_that_may_run_does_not_end(self):
+        for name, refused in (
+                ('book_assignment_ended', 'The guest may run'),
+                ('guest_device_unassigned', None),
+                ('host_not_examined', None)):
+            found = repairs.allowed([
+                drift.of('usage_without_assignment', 'h1', 'a1'),
+                drift.of(name, 'h1', 'x', refused=refused),
+                drift.of('usage_without_assignment', 'h2', 'a2')])
+            self.assertEqual([None, None, _Repair.USAGE],
+                             [one.repair for one in found], name)
+            self.assertIn('may run', found[0].reason)
+
+    def test_usage_ends_if_the_book_alone_has_its_assignment(self):
+        found = repairs.allowed([
+            drift.of('usage_without_assignment', 'h1', 'a1'),
+            drift.of('book_assignment_ended', 'h1', 'a1')])
+        self.assertEqual([_Repair.USAGE, _Repair.COMPARE],
+                         [one.repair for one in found])
+
+
 class ByHostsTest(base.BaseTestCase):
 
     def test_hosts_with_the_same_repairs_are_one_batch(self):

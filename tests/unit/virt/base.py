@@ -79,7 +79,12 @@ class MeetingCase(DriverTestCase):
     def watch(self, method):
         self.useFixture(fixtures.MockPatch(
             f'nova.virt.fake.FakeDriver.{method}',
-            lambda *args, **kwargs: self.calls.append(method)))
+            lambda *args, **kwargs: self.called(method)))
+
+    def called(self, method):
+        self.calls.append(method)
+        if method == 'destroy':
+            self.driver.instances.clear()
 
     @contextlib.contextmanager
     def paused(self, method):
@@ -89,7 +94,7 @@ class MeetingCase(DriverTestCase):
         def pause(*args, **kwargs):
             entered.set()
             leave.wait(patience.LONG)
-            self.calls.append(method)
+            self.called(method)
         with fixtures.MockPatch(f'nova.virt.fake.FakeDriver.{method}', pause):
             try:
                 yield entered

@@ -228,3 +228,5 @@ class FakeDriverTest(base.BaseTestCase):
         driver = object.__new__(libvirt.GpuLibvirtFakeDriver)
         self.assertEqual([], driver.gpu_attachments(None))
         self.assertIsNone(driver._gpu_guests())
+        # Otherwise a guest would seem to run without its devices.
+        self.assertIsNone(driver._gpu_devices('i1'))

@@ -42,6 +42,15 @@ def domain(address=ADDRESS, managed='yes', uuid='u1'):
             f"</hostdev></devices></domain>"))
 
 
+class DevicesTest(base.BaseTestCase):
+
+    def test_functions_and_mdevs_of_a_domain_are_its_devices(self):
+        xml = domain().get_xml_desc().replace(
+            '</devices>', "<hostdev type='mdev'><source><address uuid='a1'/>"
+            '</source></hostdev></devices>')
+        self.assertEqual({ADDRESS, 'a1'}, libvirt_domains.devices(xml))
+
+
 class OtherDomainsTest(base.BaseTestCase):
 
     def setUp(self):

@@ -11,7 +11,10 @@
 #    under the License.
 """Tests of each row of the table of live assignments."""
 
+import itertools
+
 from nova.compute import task_states
+from nova.compute import vm_states
 from oslotest import base
 
 from gpgpu_plugin.objects import claim
@@ -23,6 +26,9 @@ ON_SOURCE = ('pre-migrating', 'migrating', 'post-migrating')
 OVER = ('error', 'failed', 'confirmed', 'reverted')
 MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING,
           task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
+RELEASING_TASKS = {
+    'deleting', 'soft-deleting', 'shelving', 'shelving_image_pending_upload',
+    'shelving_image_uploading', 'shelving_offloading'}
 STOPPED = (None, task_states.REBOOT_STARTED_HARD)
 """Tasks after nova-compute was killed in a migration."""
 
@@ -56,16 +62,25 @@ def on_host(status, uuid='m1'):
         uuid=uuid, status=status, source=HERE, dest=HERE, new_flavor=2)
 
 
+def names(module):
+    """Return the values that a module of Nova defines, and None."""
+    return {None} | {
+        value for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str)}
+
+
 class TableTestCase(base.BaseTestCase):
 
     def dead(self, *assignments, host=HERE, migrations=(), task=None,
-             flavor=1, domain='inactive', deleting=False, hidden=False):
+             flavor=1, domain='inactive', deleting=False, hidden=False,
+             vm_state=None, operation=None):
         """Return the UUIDs of the assignments that nobody uses."""
         return sorted(liveness.unused(
             assignments, liveness.Location(
-                host=host, task=task, flavor=flavor, is_deleting=deleting,
-                is_hidden=hidden, migrations=tuple(migrations)),
-            HERE, liveness.Domain(domain)))
+                host=host, task=task, flavor=flavor, is_hidden=hidden,
+                vm_state='deleted' if deleting else vm_state,
+                migrations=tuple(migrations)),
+            HERE, liveness.Domain(domain), operation))
 
 
 class NowhereTest(TableTestCase):
@@ -91,19 +106,16 @@ class NowhereTest(TableTestCase):
         self.assertEqual([], self.dead(build, domain='inactive'))
 
 
-class BeforeMoveTest(base.BaseTestCase):
+class PrepareTest(TableTestCase):
     """Tests of assignments on the host to which Nova prepares a move."""
 
-    def dead(self, *assignments, host=ELSEWHERE, migrations=(),
-             domain='absent', location=True):
-        return sorted(liveness.unused_before(
-            assignments, liveness.Location(
-                host=host, task=task_states.RESIZE_PREP, flavor=1,
-                migrations=(
-                    liveness.Migration(
-                        uuid='new', status='pre-migrating', source=host,
-                        dest=HERE), *migrations)) if location else None,
-            HERE, liveness.Domain(domain), 'new'))
+    def dead(self, *assignments, host=ELSEWHERE, migrations=(), **kwargs):
+        return super().dead(
+            *assignments, host=host, task=task_states.RESIZE_PREP,
+            migrations=(liveness.Migration(
+                uuid='new', status='pre-migrating', source=host, dest=HERE),
+                *migrations), operation=liveness.Operation(
+                liveness.Kind.PREPARE, 'new'), **kwargs)
 
     def test_what_earlier_moves_left_is_dead(self):
         for migration in (home('error'), home('failed'), away('error'),
@@ -133,9 +145,156 @@ class BeforeMoveTest(base.BaseTestCase):
                 mine, claimed(), host=HERE, migrations=[home('error')],
                 domain=domain))
 
-    def test_instance_that_nova_does_not_move_keeps_all(self):
-        self.assertEqual([], self.dead(OWN, host=None))
-        self.assertEqual([], self.dead(OWN, location=False))
+
+class DestroyTest(TableTestCase):
+    """Tests of what is dead once Nova has destroyed the guest here.
+
+    By the rules at rest both claims live.
+    """
+
+    def dead(self, *assignments, migrations=None, **kwargs):
+        if migrations is None:
+            migrations = [on_host('reverting')]
+        return super().dead(
+            *(assignments or (OWN, claimed())), migrations=migrations,
+            domain='absent', operation=liveness.DESTROY, **kwargs)
+
+    def test_every_state(self):
+        for vm_state, task in itertools.product(
+                names(vm_states), names(task_states)):
+            expected = []
+            if vm_state in ('building', 'soft-delete', 'deleted') or (
+                    task is None and vm_state != 'resized') or (
+                    task in RELEASING_TASKS):
+                expected = ['of-m1', 'own']
+            elif task == 'resize_reverting':
+                expected = ['of-m1']
+            self.assertEqual(expected, self.dead(
+                vm_state=vm_state, task=task), (vm_state, task))
+
+    def test_instance_that_lives_elsewhere_uses_nothing_here(self):
+        for status in ('accepted', 'pre-migrating', 'done'):
+            self.assertEqual(['of-m0', 'own'], self.dead(
+                OWN, claimed('m0'), host=ELSEWHERE, migrations=[
+                    away(status, is_evacuation=True),
+                    home('finished', 'm0')]))
+
+    def test_source_of_an_evacuation_keeps_what_it_may_need(self):
+        for status in ('accepted', 'pre-migrating'):
+            self.assertEqual([], self.dead(
+                OWN, migrations=[away(status, is_evacuation=True)]))
+        for migration in (
+                away('failed', is_evacuation=True), away('accepted'),
+                home('accepted', is_evacuation=True)):
+            self.assertEqual(['own'], self.dead(OWN, migrations=[migration]))
+        self.assertEqual(['own'], self.dead(
+            OWN, migrations=[away('accepted', is_evacuation=True)],
+            task='deleting'))
+
+    def test_source_waits_for_the_decision(self):
+        self.assertEqual([], self.dead(
+            OWN, host=ELSEWHERE, vm_state='resized',
+            migrations=[away('finished')]))
+
+    def test_destination_goes_when_it_is_reverted(self):
+        for task, dead in (('resize_reverting', ['of-m1', 'own']),
+                           ('resize_finish', [])):
+            self.assertEqual(dead, self.dead(
+                OWN, claimed(), vm_state='resized', task=task,
+                migrations=[home('reverting'), away('error', 'm0')]))
+
+    def test_revert_of_an_older_migration_keeps_what_is_undecided(self):
+        # The guest came here, was reset to active and went back.
+        self.assertEqual([], self.dead(
+            claimed(), host=ELSEWHERE, vm_state='resized',
+            task='resize_reverting',
+            migrations=[away('finished', 'm2'), home('reverting')]))
+
+    def test_build_that_is_unknown_to_the_book_lives(self):
+        self.assertEqual([], self.dead(
+            make.assignment(uuid='own', state='provisioning'),
+            task='rebuilding', migrations=()))
+
+
+class DecideTest(TableTestCase):
+    """Tests of what is dead once Nova has decided a migration."""
+
+    def confirmed(self, *assignments, uuid='m1', **kwargs):
+        return self.dead(*assignments, operation=liveness.Operation(
+            liveness.Kind.CONFIRM, uuid), **kwargs)
+
+    def test_source_is_dead_when_it_is_confirmed(self):
+        for domain in ('absent', 'inactive'):
+            self.assertEqual(['of-m0', 'own'], self.confirmed(
+                OWN, claimed('m0'), host=ELSEWHERE, domain=domain,
+                migrations=[away('confirming'), home('error', 'm0')]))
+
+    def test_resize_on_one_host_leaves_its_claim(self):
+        self.assertEqual(['own'], self.confirmed(
+            OWN, claimed(), migrations=[on_host('confirming')], flavor=2))
+        # An instance that named its device claims none for it.
+        self.assertEqual([], self.confirmed(
+            OWN, migrations=[on_host('confirming')], flavor=2))
+
+    def test_source_in_another_cell_is_dead(self):
+        self.assertEqual(['own'], self.confirmed(
+            OWN, migrations=[away('finished')], hidden=True,
+            task=task_states.RESIZE_MIGRATED))
+
+    def test_older_migration_leaves_what_the_newer_one_brought(self):
+        # The guest went away, was reset to active and came home.
+        both = [home('finished', 'm2'), away('confirming')]
+        self.assertEqual(['own'], self.confirmed(
+            OWN, claimed('m2'), migrations=both))
+        self.assertEqual([], self.confirmed(
+            OWN, claimed('m2'), migrations=[on_host('finished', 'm2'),
+                                            away('confirming')]))
+
+    def test_newer_migration_ends_what_the_older_one_claimed(self):
+        self.assertEqual(['of-m1'], self.confirmed(
+            claimed(), uuid='m2', host=ELSEWHERE,
+            migrations=[away('confirming', 'm2'), home('finished')]))
+
+    def test_destination_that_failed_is_dead(self):
+        migrations = [home('post-migrating'), home('confirmed', 'm0')]
+        for operation, dead in (
+                (None, []), (liveness.Operation(liveness.Kind.FAIL, 'm1'),
+                             ['of-m1'])):
+            self.assertEqual(dead, self.dead(
+                claimed(), host=ELSEWHERE, migrations=migrations,
+                task=task_states.RESIZE_FINISH, operation=operation))
+
+
+class MayRunWithTest(base.BaseTestCase):
+    """Tests of a guest here and assignments that Nova does not need."""
+
+    def found(self, domain, kind=None):
+        others = [make.assignment(uuid='own', address='0000:01:00.0'),
+                  make.assignment(uuid='left', address='0000:02:00.0')]
+        return liveness.may_run_with(
+            {'left'}, others, domain,
+            None if kind is None else liveness.Operation(kind, 'm1'))
+
+    def test_guest_that_is_off_runs_with_nothing(self):
+        for domain in (liveness.Domain.ABSENT, liveness.Domain.INACTIVE):
+            self.assertFalse(self.found(domain))
+
+    def test_guest_with_all_others_does_not_run_with_it(self):
+        for names, may in (
+                (('0000:01:00.0', '0000:99:00.0'), False), (('own',), False),
+                (('0000:01:00.0', '0000:02:00.0'), True),
+                (('0000:01:00.0', 'left'), True), ((), True),
+                # Its buses may have other numbers than before.
+                (('0000:03:00.0',), True)):
+            self.assertIs(may, self.found(liveness.Domain(
+                'active', frozenset(names))), names)
+
+    def test_guest_whose_devices_are_unknown_may_run_with_all(self):
+        for kind, may in (
+                (None, True), (liveness.Kind.BUILD, True),
+                (liveness.Kind.PREPARE, True), (liveness.Kind.DESTROY, True),
+                (liveness.Kind.CONFIRM, False)):
+            self.assertIs(may, self.found(liveness.Domain.ACTIVE, kind))
 
 
 class HereTest(TableTestCase):
@@ -403,6 +562,12 @@ class ElsewhereTest(TableTestCase):
         self.assertEqual(['own'], self.dead(
             OWN, claimed('m2'), task=task_states.RESIZE_PREP,
             migrations=[home('pre-migrating', 'm2'), away('confirmed')]))
+
+    def test_claim_of_before_the_instance_left_is_dead(self):
+        self.assertEqual(['of-m1'], self.dead(claimed(), migrations=[
+            away('confirmed', 'm2'), home('finished')]))
+        self.assertEqual([], self.dead(claimed(), migrations=[
+            away('finished', 'm2'), home('finished')]))
 
     def test_evacuated_source_without_domain_is_dead(self):
         done = away('done', is_evacuation=True)

@@ -23,9 +23,12 @@ from nova.compute import vm_states
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.objects import claim
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import orphans
 from tests.unit.compute import make
+
+BUILD = liveness.Operation(liveness.Kind.BUILD)
 
 
 class FindTest(base.BaseTestCase):
@@ -71,12 +74,59 @@ class FindTest(base.BaseTestCase):
         self.domain = 'active'
         self.assertEqual(set(), self.find())
         self.assertIn('a1', self.log.output)
-        self.assertEqual(set(), self.find({}, spawning=True))
+        self.assertEqual(set(), self.find({}, operation=BUILD))
 
     def test_running_guest_that_nova_knows_is_no_warning(self):
         self.domain = 'active'
         self.assertEqual(set(), self.find({}))
         self.assertEqual('', self.log.output)
+
+    def test_running_guest_frees_what_it_does_not_run_with(self):
+        left = make.assignment(
+            uuid='a2', address='0000:02:00.0', migration_uuid='m1',
+            role=claim.ClaimRole.DESTINATION)
+        self.migrations = [types.SimpleNamespace(
+            id=1, created_at=1, uuid='m1', status='error', source_compute='h1',
+            dest_compute='h2', migration_type='migration',
+            new_instance_type_id=1)]
+        mine = make.assignment(address='0000:01:00.0')
+        for devices, unused in (
+                ({'0000:01:00.0'}, {'a2'}), ({'0000:02:00.0'}, set()),
+                ({'0000:01:00.0', '0000:02:00.0'}, set())):
+            domain = liveness.Domain('active', frozenset(devices))
+            with mock.patch.object(objects.Instance, 'get_by_uuid',
+                                   return_value=self.record('h1')):
+                self.assertEqual(unused, orphans.find(
+                    [mine, left], lambda uuid, domain=domain: domain))
+
+    def test_delete_does_not_wait_for_the_migrations(self):
+        self.migrations = None
+        instance = self.record('h1')
+        for state in ({'task_state': task_states.DELETING},
+                      {'deleted': True},
+                      {'vm_state': vm_states.BUILDING}):
+            self.assertEqual({'a1'}, orphans.find(
+                [make.assignment()], lambda uuid: liveness.Domain.ABSENT,
+                liveness.DESTROY, types.SimpleNamespace(
+                    **{**vars(instance), **state})))
+
+    def arrived(self, host='h1', domain='active', **kwargs):
+        self.migrations = [types.SimpleNamespace(**{
+            **vars(self.evacuation('error')), 'migration_type': 'migration',
+            **kwargs})]
+        with mock.patch.object(objects.Instance, 'get_by_uuid',
+                               return_value=self.record(host)):
+            return orphans.arrived_with(
+                'i1', 'h1', lambda uuid: liveness.Domain(domain))
+
+    def test_guest_that_runs_has_arrived_with_a_migration_that_is_over(self):
+        for status in ('error', 'confirmed', 'post-migrating'):
+            self.assertEqual('m1', self.arrived(status=status))
+        self.assertIsNone(self.arrived(status='finished'))
+        self.assertIsNone(self.arrived(domain='inactive'))
+        self.assertIsNone(self.arrived(dest_compute='h2'))
+        with mock.patch.object(orphans, 'location_of', return_value=None):
+            self.assertIsNone(orphans.arrived_with('i1', 'h1', self.fail))
 
     def test_guest_that_is_off_does_not_keep_a_deleted_instance(self):
         self.domain = 'inactive'
@@ -150,7 +200,7 @@ class FindTest(base.BaseTestCase):
             self.assertEqual(unused, self.find({'hidden': hidden}))
 
     def test_new_build_uses_nothing_of_before(self):
-        self.assertEqual({'a1'}, self.find({}, spawning=True))
+        self.assertEqual({'a1'}, self.find({}, operation=BUILD))
 
     def usage(self, building=(), **kwargs):
         """Return the usage of two assignments of an instance on h1."""
@@ -218,7 +268,8 @@ class FindTest(base.BaseTestCase):
         for domain, unused in (('inactive', {'a1'}), ('active', set())):
             self.domain = domain
             self.assertEqual(
-                unused, self.find(moving, migration_uuid='m2'))
+                unused, self.find(moving, operation=liveness.Operation(
+                    liveness.Kind.PREPARE, 'm2')))
 
     def test_nothing_asks_nobody(self):
         self.assertEqual(set(), orphans.find([], self.fail))

@@ -42,20 +42,17 @@ class SelectorTest(base.BaseTestCase):
                 (INSTANCE, False), (DESTINATION, True), (other, False)):
             self.assertIs(is_destination,
                           roles.destination_of(migration)(assignment))
-            self.assertIs(not is_destination,
-                          roles.source_of(migration)(assignment))
 
     def test_named_device_stays_in_a_resize_on_one_host(self):
         named, flavors = (types.SimpleNamespace(
             role=claim.ClaimRole.INSTANCE, migration_uuid=None, exact=exact)
             for exact in (True, False))
-        for dest, assignment, arrives, ends in (
-                ('h1', named, True, False), ('h1', flavors, False, True),
-                ('h2', named, False, True), ('h2', flavors, False, True)):
+        for dest, assignment, arrives in (
+                ('h1', named, True), ('h1', flavors, False),
+                ('h2', named, False), ('h2', flavors, False)):
             migration = types.SimpleNamespace(
                 uuid='m1', source_compute='h1', dest_compute=dest)
             self.assertIs(arrives, roles.arriving_with(migration)(assignment))
-            self.assertIs(ends, roles.left_by(migration)(assignment))
 
     def test_every_role_is_any_role(self):
         self.assertTrue(roles.any_role(INSTANCE))
@@ -80,7 +77,8 @@ class LocatedTestCase(base.BaseTestCase):
         self.tracker.assignments.of_instance.return_value = assigned
         self.instance = types.SimpleNamespace(
             uuid='i1', host=dest, task_state=None, vm_state='error',
-            hidden=False, flavor=types.SimpleNamespace(id=flavor))
+            deleted=False, hidden=False,
+            flavor=types.SimpleNamespace(id=flavor))
 
 
 class CurrentTest(LocatedTestCase):
@@ -143,53 +141,6 @@ class CurrentTest(LocatedTestCase):
         self.assertTrue(selector(DESTINATION))
 
 
-class ReleaseUnusedTest(LocatedTestCase):
-
-    def released(self, vm_state='error', **kwargs):
-        """Return the UUIDs released, or the confirmation sent."""
-        self.locate(**kwargs)
-        self.instance.vm_state = vm_state
-        roles.release_unused(self.tracker, self.instance)
-        for _, (_, which), _ in self.tracker.release_instance.mock_calls:
-            return [assignment.uuid for assignment
-                    in self.tracker.assignments.of_instance()
-                    if which(assignment)]
-        for _, (confirmation,), _ in (
-                self.tracker.confirm_migration.mock_calls):
-            return confirmation
-        return None
-
-    def confirmed(self, *source):
-        return claim.MigrationConfirmation(
-            instance_uuid='i1', migration_uuid='m1',
-            source_assignments=source)
-
-    def test_guest_with_the_destination_s_devices_keeps_them(self):
-        self.assertEqual(
-            self.confirmed('a-instance'), self.released(flavor=2))
-        for status in ('error', 'confirmed'):
-            self.assertEqual(self.confirmed('a-instance'),
-                             self.released(dest='h2', status=status))
-        self.assertEqual(self.confirmed(),
-                         self.released(dest='h2', assigned=(DESTINATION,)))
-
-    def test_guest_with_the_old_flavor_releases_the_destination_s(self):
-        self.assertEqual(['a-destination'], self.released(flavor=1))
-
-    def test_resize_that_stopped_releases_the_destination_s(self):
-        # Nova resets the task of the instance, not the migration's status.
-        self.assertEqual(
-            ['a-destination'], self.released(flavor=1, status='migrating'))
-
-    def test_migration_that_is_not_over_is_left_alone(self):
-        self.assertIsNone(self.released(status='finished'))
-        self.assertIsNone(self.released(vm_state='resized'))
-        self.assertIsNone(self.released(moved=False))
-
-    def test_role_instance_alone_releases_nothing(self):
-        self.assertIsNone(self.released(dest='h2', assigned=(INSTANCE,)))
-
-
 class UndecidedTest(base.BaseTestCase):
     """Tests of an instance that is moved to h1 from another cell, again."""
 
@@ -201,7 +152,8 @@ class UndecidedTest(base.BaseTestCase):
             side_effect=lambda context, filters: self.migrations))
         self.instance = types.SimpleNamespace(
             uuid='i1', host='h9', task_state=task_states.RESIZE_FINISH,
-            vm_state='active', hidden=True, flavor=types.SimpleNamespace(id=1))
+            vm_state='active', hidden=True, deleted=False,
+            flavor=types.SimpleNamespace(id=1))
 
     def migrate(self, uuid, status, created_at, number):
         self.migrations.append(types.SimpleNamespace(

@@ -217,6 +217,9 @@ class InitHostTest(ServiceTestCase):
                 self.assertEqual(
                     set() if runs else {'a1'}, self.find_orphans(
                         [make.assignment(instance_uuid=instance)]))
+                self.assertEqual(set() if runs else {'a1'}, self.find_orphans(
+                    [make.assignment(instance_uuid=instance)],
+                    operation=liveness.Operation(liveness.Kind.BUILD)))
                 self.assertIs(runs, self.tracker.runs(instance))
 
 
