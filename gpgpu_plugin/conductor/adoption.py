@@ -21,7 +21,6 @@ before it is offered again.
 from __future__ import annotations
 
 import collections
-import uuid
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import device_rows
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
@@ -42,7 +42,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import claim as objects
@@ -222,9 +221,7 @@ def _distrust_free(session: orm.Session, host: models.Host,
     """Have devices cleaned that the database shows as available.
 
     Somebody may have used them since the backup. A GPU of which the book has
-    a vGPU was clean when it was claimed, and is not used itself. A device in
-    no group gets its token when it joins one: its variant may be younger than
-    the backup, too.
+    a vGPU was clean when it was claimed, and is not used itself.
 
     A GPU that got its VFs after the backup is quarantined with them.
     """
@@ -245,10 +242,8 @@ def _distrust_free(session: orm.Session, host: models.Host,
             _withhold(session, host, device)
         elif (device.state == _State.AVAILABLE
                 and device.kind == device_rules.DeviceKind.PCI
-                and device.id not in parents and _is_claimable(device)):
-            device_db.transition(session, device, _Event.DISTRUST)
-            if device.group is not None:
-                device.clean_token = str(uuid.uuid4())
+                and device.id not in parents and _may_be_used(device)):
+            recleaning.distrust(session, device)
             event_db.add(session, 'distrust', host.name, device)
 
 
@@ -258,23 +253,14 @@ def _withhold(session: orm.Session, host: models.Host,
     vfs = [vf for vf in withdrawal.vfs(withdrawal.children(session, gpu))
            if vf.present]
     if vfs:
-        withdrawal.distrust(session, gpu)
         withdrawal.hand_down(session, host, gpu, vfs)
 
 
-def _is_claimable(device: models.Device) -> bool:
-    """Return whether claims could take the device itself: a whole GPU or a VF.
+def _may_be_used(device: models.Device) -> bool:
+    """Return whether the device itself may have had a guest.
 
     Nobody can have a whole GPU while it has vGPUs, which are only made on
-    clean ones. Whole GPUs that the backup does not offer may have been offered
-    since, unless the host can give them to nobody, nor clean them.
+    clean ones.
     """
-    if device.parent_id is not None:
-        return True
-    function = device_db.pci_function(device)
-    if function.has_vgpus:
-        return False
-    return (device.group is None
-            or any(offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
-                   for offered in device.group.types)
-            or gpu_rules.passthrough_refusal(function) is None)
+    return (device.parent_id is not None
+            or not device_db.pci_function(device).has_vgpus)

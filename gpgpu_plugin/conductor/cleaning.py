@@ -113,16 +113,9 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         return tuple(
             gpu.stable_id
             for gpu in device_db.by_stable_id(session, host.id, gpus)
-            if _may_be_cleaned_whole(gpu)
+            if gpu.state != _State.AVAILABLE
             or device_db.pci_function(gpu).owner is not None
             or card_db.waits(session, gpu.uuid) is not None)
-
-
-def _may_be_cleaned_whole(gpu: models.Device) -> bool:
-    """Return whether a GPU is to be cleaned as a whole, or may have to be."""
-    # Nobody cleans a dirty one without a token, so it would never get VFs.
-    return gpu.state != _State.AVAILABLE and not (
-        gpu.state == _State.DIRTY and gpu.clean_token is None)
 
 
 def _has_baseline(device: models.Device) -> bool:

@@ -21,6 +21,7 @@ import logging
 
 from sqlalchemy import orm
 
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
@@ -104,7 +105,7 @@ def _distrust(session: orm.Session, host: models.Host,
 
     It was reset, repaired or replaced meanwhile; a number tells that it is the
     same. A GPU whose driver makes vGPUs is left alone: nobody gets it as a
-    whole. The device gets its token when it joins a group.
+    whole.
     """
     if was.is_whole and not was.is_same:
         row.whole_use = 'the GPU did not answer, and may have been replaced'
@@ -112,6 +113,6 @@ def _distrust(session: orm.Session, host: models.Host,
             or device_db.pci_function(row).has_vgpus):
         return
     if row.state == device_rules.DeviceState.AVAILABLE:
-        device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
+        recleaning.distrust(session, row)
         event_db.add(session, 'distrust', host.name, row,
                      detail='it answers again')

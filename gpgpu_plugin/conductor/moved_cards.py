@@ -420,12 +420,14 @@ def _record(session: orm.Session, seen: card_places.Place) -> _Record:
              for device in devices):
         state = _State.QUARANTINED
     elif (states - {_State.AVAILABLE, _State.RETIRED} or seen.host.restored
-            or gpu.whole_use is not None):
+            or gpu.whole_use is not None
+            or any(map(device_db.is_doubted, devices))):
         # After a restore, nobody knows what the host did since the backup.
         state = _State.DIRTY
     return _Record(
         seen=seen, state=state, enabled=gpu.enabled,
         is_whole=gpu.state != _State.AVAILABLE or gpu.whole_use is not None
+        or device_db.is_doubted(gpu)
         or (seen.host.restored and not device_db.pci_function(gpu).has_vfs))
 
 

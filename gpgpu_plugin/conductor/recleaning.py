@@ -9,12 +9,15 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Cleaning of available devices again, when more is required of them.
+"""Available devices that must be cleaned before a guest gets them.
 
-A device that had a tenant and has not passed each step that the policy of its
-variant requires now becomes dirty, since the policy or its variant changed.
-Until then it is not claimed either, see ``capacity``. A device that never had
-a tenant stays available.
+That is decided here alone. A device becomes dirty if nobody knows who had it,
+or if it had a tenant and has not passed each step that the policy of its
+variant requires now. Until then it is not claimed either, see ``capacity``. A
+device that never had a tenant stays available.
+
+Nothing that nobody can get is dirty: nobody would clean it, so it would wait
+for ever, and the host may use it.
 """
 
 from __future__ import annotations
@@ -30,27 +33,50 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import gpu as gpu_rules
+from gpgpu_plugin.domain import naming
+
+
+def distrust(session: orm.Session, device: models.Device) -> bool:
+    """Have an available device cleaned before the next guest gets it.
+
+    One that nobody can get stays available, as one that has passed nothing
+    yet. It becomes dirty when somebody can get it (``clean_again``).
+
+    :returns: whether it is dirty now
+    """
+    if device.state != device_rules.DeviceState.AVAILABLE:
+        return False
+    if not _is_given(device):
+        device.cleaned_steps = device_db.NOTHING_PASSED
+        return False
+    device_db.transition(session, device, device_rules.DeviceEvent.DISTRUST)
+    device.clean_token = str(uuid.uuid4())
+    return True
+
+
+def _is_given(device: models.Device) -> bool:
+    """Return whether a guest can get the device itself."""
+    return device.group is not None and gpu_rules.is_given(
+        device_db.pci_function(device), is_offered=any(
+            offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
+            for offered in device.group.types))
 
 
 def clean_again(session: orm.Session,
                 hosts: Mapping[int, models.Host]) -> None:
     """Make available devices dirty of which more is required now.
 
-    A GPU that has vGPUs or VFs is left alone: nobody can have it whole, and
-    its driver manages its memory.
-
     :param hosts: (locked) hosts by id
     """
     for device, policy in device_db.had_tenants(session, list(hosts)):
-        if device_db.pci_function(device).has_vgpus:
+        was_doubted = device_db.is_doubted(device)
+        if capacity.is_proven(device, policy) or not distrust(session, device):
             continue
-        if not capacity.is_proven(device, policy):
-            host = hosts[device.host_id]
-            device_db.transition(
-                session, device, device_rules.DeviceEvent.DISTRUST)
-            device.clean_token = str(uuid.uuid4())
+        host = hosts[device.host_id]
+        host_db.changed(host)
+        if not was_doubted:
+            # Otherwise the event is that of the doubt.
             event_db.add(session, 'distrust', host.name, device, detail=(
-                f'its last cleaning passed '
-                f'{device.cleaned_steps or "no known step"}, and the cleaning '
-                f'policy {policy} requires more'))
-            host_db.changed(host)
+                f'its last cleaning passed {device.cleaned_steps}, and the '
+                f'cleaning policy {policy} requires more'))

@@ -125,7 +125,6 @@ def _match(session: orm.Session, host: models.Host,
     variant_matching.apply(session, [host])
     if host.generation == before:
         return inventory.of_host(session, host)
-    recleaning.clean_again(session, {host.id: host})
     type_sync.sync(session, [host.id])
     host.reported_at = clock.utc(session)
     return inventory.refresh(session, host)
@@ -373,11 +372,10 @@ def _check_owner(session: orm.Session, host: models.Host,
     """Distrust a device that another service no longer manages.
 
     A guest of that service may have used it. A GPU that had VFs was not used
-    itself. The device gets its token when it joins a group: without one it is
-    not cleaned, as the host may use it now.
+    itself.
     """
     if (before.owner and not now.owner and not before.has_vfs
             and row.state == device_rules.DeviceState.AVAILABLE):
-        device_db.transition(session, row, device_rules.DeviceEvent.DISTRUST)
+        recleaning.distrust(session, row)
         event_db.add(session, 'distrust', host.name, row,
                      detail=f'no longer managed by {before.owner}')

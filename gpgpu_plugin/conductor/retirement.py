@@ -34,6 +34,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
@@ -304,8 +305,7 @@ def occupy(session: orm.Session, host: models.Host, before: models.Device,
             host, gpu, last))
         parts = []
     for part in parts:
-        # It gets its token when it joins a group.
-        device_db.transition(session, part, _Event.DISTRUST)
+        recleaning.distrust(session, part)
     _record(session, host, before, [gpu])
 
 

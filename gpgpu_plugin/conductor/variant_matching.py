@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import uuid
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
@@ -146,6 +146,7 @@ def _unassignable_reason(device: group_rules.Device) -> str | None:
 def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     """Move the devices of (locked) hosts into the groups of the plan.
 
+    Those that somebody can get now, and that are in doubt, become dirty.
     Groups that lost their last device are deleted. A variant that is being
     deleted matches nothing.
     """
@@ -178,6 +179,7 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
                 session.delete(group)
                 host_db.changed(host)
     session.flush()
+    recleaning.clean_again(session, {host.id: host for host in hosts})
 
 
 def _apply(host: models.Host, values: Sequence[rules.Variant],
@@ -215,10 +217,6 @@ def _move(host: models.Host, device: models.Device, before: str | None,
         device.group = groups[place.variant] if place.variant else None
         if not has_reason:
             device.reason = place.reason
-        if (device.group is not None and device.clean_token is None
-                and device.state == device_rules.DeviceState.DIRTY):
-            # Another service managed it before it had a variant.
-            device.clean_token = str(uuid.uuid4())
         host_db.changed(host)
     elif (place.variant is None and device.reason != place.reason
             and not has_reason):

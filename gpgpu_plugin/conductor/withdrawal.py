@@ -28,6 +28,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import card as card_db
@@ -38,6 +39,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import ledger as ledger_rules
 
 _Event = device_rules.DeviceEvent
@@ -132,8 +134,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             if part.state == _State.QUARANTINED:
                 accept(session, host, part, actor)
             else:
-                device_db.transition(session, part, _Event.DISTRUST)
-                part.clean_token = str(uuid_mod.uuid4())
+                recleaning.distrust(session, part)
         if waits is not None:
             # The operator knows what the card is.
             waits.waits_for = None
@@ -146,16 +147,23 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
            actor: str) -> None:
     """Have the host clean a device that is quarantined or retired.
 
-    A GPU that has VFs is never reset: guests get these, which are cleaned.
+    A GPU that has VFs is never reset: guests get these, which are cleaned. An
+    unmanaged one that its host cannot reset would only be quarantined again:
+    it is cleaned when somebody can get it.
 
     :param actor: who accepts it, for the ledger
     :raises InvalidTransition: it is neither
     :raises Conflict: it has VFs, was used as a whole, and not cleaned since
     """
     check_whole(session, host, device, 'released')
-    if device_db.pci_function(device).has_vfs:
+    function = device_db.pci_function(device)
+    unmanaged = (gpu_rules.passthrough_refusal(function)
+                 if device.group_id is None else None)
+    if function.has_vfs or unmanaged is not None:
         device_db.transition(session, device, _Event.ACCEPT)
         device.clean_token = None
+        if not function.has_vfs:
+            recleaning.distrust(session, device)
     else:
         device_db.transition(session, device, _Event.OPERATOR_RELEASE)
         device.clean_token = str(uuid_mod.uuid4())
@@ -164,7 +172,7 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
     if device.before_swap is not None:
         card_places.accept(session, device)
         device.before_swap = device.swapped_at = None
-    device.reason = device.swapped = None
+    device.reason, device.swapped = unmanaged, None
 
 
 def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
@@ -190,18 +198,9 @@ def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
     elif gpu.state == _State.DIRTY:
         # Also those that are away: its driver may make one after the other.
         for vf in vfs(children(session, gpu)):
-            distrust(session, vf)
+            recleaning.distrust(session, vf)
         device_db.transition(session, gpu, _Event.ACCEPT)
         gpu.clean_token = None
-
-
-def distrust(session: orm.Session, device: models.Device) -> None:
-    """Have a device cleaned that was available."""
-    if device.state == _State.AVAILABLE:
-        device_db.transition(session, device, _Event.DISTRUST)
-        if device.group_id is not None:
-            # Otherwise it gets its token when it joins a group.
-            device.clean_token = str(uuid_mod.uuid4())
 
 
 def distrust_parts(session: orm.Session, gpu: models.Device,
@@ -214,7 +213,7 @@ def distrust_parts(session: orm.Session, gpu: models.Device,
     """
     parts = parts_of(gpu, vgpus)
     for part in parts if parts == [gpu] else vfs(vgpus):
-        distrust(session, part)
+        recleaning.distrust(session, part)
 
 
 def withhold(session: orm.Session, host: models.Host,
@@ -281,7 +280,9 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
     marked = [part for part in parts if part.withdrawn is not None]
     if not quarantined and not marked:
         raise refused(host, device, device_rules.refusal(
-            _State(device.state), 'released'))
+            _State(device.state), 'released') if parts[0].group_id else (
+                f'it cannot be released: it is unmanaged ({device.reason}); '
+                f'nothing cleans it, and nothing needs to'))
     if device in quarantined:
         check_unassigned(session, host, vgpus, 'released')
     for part in quarantined:
@@ -365,12 +366,12 @@ def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
         device_db.transition(session, vf, _Event.QUARANTINE)
     elif (_is_unclean(gpu) or any(map(_is_unclean, vfs(known)))
             or card_db.waits(session, gpu.uuid) is not None):
-        # It gets its token when it joins a group.
-        device_db.transition(session, vf, _Event.DISTRUST)
+        recleaning.distrust(session, vf)
 
 
 def _is_unclean(device: models.Device) -> bool:
-    return device.state in (_State.DIRTY, _State.CLEANING)
+    return (device.state in (_State.DIRTY, _State.CLEANING)
+            or device_db.is_doubted(device))
 
 
 def _quarantined(gpu: models.Device,
@@ -417,10 +418,8 @@ def _check_cleanable(host: models.Host, device: models.Device,
         reason = (f'{device.swapped}; "gpgpu-manage device replace" accepts '
                   f'the new device, "gpgpu-manage device release" says that '
                   f'it is the same')
-    elif parts[0].group_id is None and (
-            parts[0].state == _State.AVAILABLE or (
-                parts[0].state == _State.DIRTY and not waits
-                and parts[0].clean_token is None)):
+    elif (parts[0].group_id is None and not waits
+          and parts[0].state == _State.AVAILABLE):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif parts == [device]:
         used = [vgpu for vgpu in vgpus
@@ -431,6 +430,9 @@ def _check_cleanable(host: models.Host, device: models.Device,
         elif device_db.pci_function(device).has_vgpus:
             reason = ('it has vGPUs that no instance of this cloud uses; '
                       'remove them on the host first')
+        else:
+            reason = gpu_rules.passthrough_refusal(
+                device_db.pci_function(device))
     if reason is not None:
         raise refused(host, device, f'it cannot be cleaned: {reason}')
 

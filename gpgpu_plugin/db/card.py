@@ -135,6 +135,7 @@ def delete_of_host(session: orm.Session, host: models.Host) -> None:
     devices = session.execute(
         sa.select(models.Device.id, models.Device.uuid, models.Device.state,
                   models.Device.parent_id, models.Device.whole_use,
+                  models.Device.cleaned_steps,
                   models.Device.present, models.Device.before_swap)
         .where(models.Device.host_id == host.id)).all()
     of_host = models.Card.device_uuid.in_([device.uuid for device in devices])
@@ -143,7 +144,8 @@ def delete_of_host(session: orm.Session, host: models.Host) -> None:
                if device.state != available}
     whole = {device.uuid for device in devices
              if device.state != available or host.restored
-             or device.whole_use is not None}
+             or device.whole_use is not None
+             or device.cleaned_steps == device_db.NOTHING_PASSED}
     # What these were in their last place is not known yet.
     whole.update(session.scalars(sa.select(models.Card.device_uuid).where(
         of_host, models.Card.waits_for.is_not(None))))

@@ -250,6 +250,16 @@ def _to_clean() -> sa.Select[models.Device]:
         .order_by(models.Device.stable_id))
 
 
+NOTHING_PASSED = ''
+"""The steps that a device has passed of which nothing is known."""
+
+
+def is_doubted(row: AnyDevice) -> bool:
+    """Return whether a device is cleaned when somebody can get it."""
+    return (row.state == device_rules.DeviceState.AVAILABLE
+            and row.cleaned_steps == NOTHING_PASSED)
+
+
 def had_tenants(session: orm.Session, host_ids: Sequence[int],
                 ) -> list[tuple[models.Device, str]]:
     """Return the available functions that were cleaned after a tenant.

@@ -240,7 +240,7 @@ class Device(Base):
     it dirty, its last assignment or a request. ``clean_attempt``: the attempt
     to clean it that may end; a verdict on an earlier one is refused.
     ``cleaned_steps``: those that the last cleaning passed, joined by ``+``;
-    NULL before the first. ``pci_function``:
+    NULL before the first, '' if nobody knows who had it. ``pci_function``:
     JSON of the PCI function that the last scan read. ``identity``: JSON of
     the ids and serial numbers that any scan of the device could read; NULL in
     rows of a conductor that did not know this column. ``swapped``: how a scan

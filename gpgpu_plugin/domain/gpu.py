@@ -85,6 +85,19 @@ def passthrough_refusal(function: pci.PCIFunction) -> str | None:
     return isolation_refusal(function) or function.vfio_refusal
 
 
+def is_given(function: pci.PCIFunction, *, is_offered: bool) -> bool:
+    """Return whether a managed function itself, not a part, goes to guests.
+
+    A GPU that has vGPUs is left alone: its driver manages its memory.
+
+    :param is_offered: whether its group offers whole GPUs. It may have done so
+        before, if its host can give it to guests
+    """
+    return function.pf is not None or (
+        not function.has_vgpus and passthrough_refusal(function) is None
+        and (is_offered or function.iommu_group is not None))
+
+
 def isolation_refusal(function: pci.PCIFunction) -> str | None:
     """Return why the function cannot be given to a guest alone, if known."""
     excluded = _excluded_reason(function)

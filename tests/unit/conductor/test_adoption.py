@@ -15,15 +15,20 @@ import dataclasses
 
 import sqlalchemy as sa
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -259,6 +264,69 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         [assignment] = granted.assignments
         self.restored([dataclasses.replace(assignment, uuid='later')])
         self.assertEqual({'assigned': 1, 'dirty': 7}, self.states())
+
+
+class UnmanagedAdoptionTest(AdoptionMixin, base.ConductorTestCase):
+    """Devices that nobody can get after a restore."""
+
+    functions = (
+        base.function(0),
+        base.function(1, used_by=device_rules.DeviceUser.BOOT_VGA),
+        base.function(2, device='9999', iommu_group=2))
+
+    def setUp(self):
+        super().setUp()
+        self.restored([])
+        self.clean_all()
+
+    def state(self, number):
+        [device] = [device for device in device_admin.list_all(self.db)
+                    if device.stable_id == self.functions[number].id]
+        return device.state
+
+    def test_display_and_gpu_without_variant_do_not_become_dirty(self):
+        self.assertEqual(['available'] * 3, [
+            self.state(number) for number in range(3)])
+        self.assertEqual({'available': 1, 'unmanaged': 2}, self.states())
+
+    def test_their_host_can_be_deleted(self):
+        host_admin.delete(self.db, 'h1')
+
+    def test_display_that_was_quarantined_is_released_without_a_cleaning(
+            self):
+        [uuid] = [device.uuid for device in device_admin.list_all(self.db)
+                  if device.stable_id == self.functions[1].id]
+        withdrawal.quarantine(self.db, uuid, 'by mistake', 'op')
+        cleaning.operator_release(self.db, uuid, 'op')
+        self.assertEqual('available', self.state(1))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        exc = self.assertRaises(exception.Conflict, cleaning.operator_release,
+                                self.db, uuid, 'op')
+        self.assertIn('unmanaged (it is the display that the host booted '
+                      'with); nothing cleans it', str(exc))
+        host_admin.delete(self.db, 'h1')
+
+    def test_one_that_gets_a_variant_is_cleaned_before_it_is_offered(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='NEW', vendor='10de', device='9999'))
+        self.assertEqual('dirty', self.state(2))
+        self.clean_all()
+        self.assertEqual('available', self.state(2))
+
+    def test_display_that_no_longer_is_one_is_cleaned_before_it_is_offered(
+            self):
+        hosts.store(self.db, base.scan((
+            self.functions[0], base.function(1), self.functions[2])))
+        self.assertEqual('dirty', self.state(1))
+
+    def test_card_that_moves_to_a_host_where_it_has_a_variant_is_cleaned(
+            self):
+        host_admin.delete(self.db, 'h1')
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='NEW', vendor='10de', device='9999'))
+        hosts.store(self.db, base.scan(
+            [self.functions[2]], host='h2', node_uuid='h2'))
+        self.assertEqual('dirty', self.state(2))
 
 
 class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):

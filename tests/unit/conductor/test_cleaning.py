@@ -97,14 +97,6 @@ class VFsRefusedTest(CleaningCase):
         self.clean_all()
         self.assertEqual((), self.refused(task.stable_id))
 
-    def test_dirty_gpu_that_no_host_cleans_may_get_vfs(self):
-        [task] = self.dirty()
-        with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.uuid == task.device_uuid).values(
-                    clean_token=None))
-        self.assertEqual((), self.refused(task.stable_id))
-
     def test_gpu_that_waits_for_another_host_gets_none(self):
         [assignment] = self.boot(1).assignments
         with self.db.writer() as session:
