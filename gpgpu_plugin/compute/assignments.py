@@ -57,6 +57,7 @@ class _Book:
     :ivar released_at: when these releases were made, in seconds since the
         epoch by the host's clock, by UUID; a former version did not store it
     :ivar confirmations: confirmations of migrations that are still to be sent
+    :ivar began_at: when guests began to use what is assigned, as released_at
     :ivar unclean: stable ids of devices that left the book and have not been
         cleaned since
     :ivar prepared: stable ids of devices that were prepared for a guest, so
@@ -70,6 +71,7 @@ class _Book:
     pending: tuple[str, ...] = ()
     released_at: dict[str, float] = dataclasses.field(default_factory=dict)
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
+    began_at: dict[str, float] = dataclasses.field(default_factory=dict)
     unclean: frozenset[str] = frozenset()
     prepared: frozenset[str] = frozenset()
     session: int = 0
@@ -159,8 +161,14 @@ class HostAssignments:
              for assignment in assignments
              if assignment.uuid not in untouched}
             for by_instance in (self._book.assigned, assigned))
+        now = time.time()
         return dataclasses.replace(
             self._book, assigned=assigned,
+            began_at={
+                assignment.uuid: self._book.began_at.get(assignment.uuid, now)
+                for assignments in assigned.values()
+                for assignment in assignments if claim.is_used(
+                    assignment.role, assignment.lease_expires_at)},
             unclean=(self._book.unclean | before) - after)
 
     def _save_assigned(
@@ -201,6 +209,17 @@ class HostAssignments:
         with self._lock:
             return [assignment for assignments in self._book.assigned.values()
                     for assignment in assignments]
+
+    def with_use(self) -> tuple[claim.Assignment, ...]:
+        """Return all assignments, and how long guests have used them."""
+        now = time.time()
+        with self._lock:
+            began_at = self._book.began_at
+        return tuple(
+            dataclasses.replace(assignment, used_seconds=max(
+                0, int(now - began_at[assignment.uuid])))
+            if assignment.uuid in began_at else assignment
+            for assignment in self.all())
 
     def of_instance(self, instance_uuid: str) -> tuple[claim.Assignment, ...]:
         """Return the assignments of an instance, in all its roles."""

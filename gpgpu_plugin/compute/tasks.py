@@ -148,7 +148,7 @@ def report(host: host_mod.Host, node: ComputeNode,
     """
     # Counted before the scan: one that began later knows more.
     number = host.session.next_report()
-    assigned = host.assignments.all()
+    assigned = host.assignments.with_use()
     host.backend.make_vfs(
         _busy(host, assigned),
         lambda gpus: host.session.call(host.api.vfs_refused, gpus))
@@ -170,7 +170,7 @@ def report(host: host_mod.Host, node: ComputeNode,
             problems=scan.problems, service_disabled=node.is_disabled,
             number=number,
             assignments=None if host.session.is_reported
-            else tuple(assigned)))
+            else assigned))
     host.session.accept_report()
     return Reported(inventory=inventory, moved=_moved(scan, assigned),
                     in_use=bool(in_use))

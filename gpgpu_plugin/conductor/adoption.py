@@ -55,6 +55,9 @@ SINCE_BACKUP = ('nobody knows who had the whole GPU since the backup from '
                 'which the database was restored')
 """Text of ``whole_use`` for the GPUs of a restored database."""
 
+_LONGEST = 10 * 365 * 86400
+"""Seconds of the longest usage that is adopted; a host may name any number."""
+
 
 def adopt(session: orm.Session, host: models.Host,
           book: Sequence[objects.Assignment] | None) -> None:
@@ -73,9 +76,11 @@ def adopt(session: orm.Session, host: models.Host,
     adopted = unknown(session, book)
     if not adopted and not host.restored:
         return
-    _Adoption(session, host, book, adopted).run()
+    adoption = _Adoption(session, host, book, adopted)
+    adoption.run()
     # Devices that the database did not know have no group yet.
     variant_matching.apply(session, [host])
+    adoption.begin_usage()
     _distrust_free(session, host, book)
     host.restored = False
     host_db.changed(host)
@@ -113,12 +118,16 @@ class _Adoption:
         for assignment in self._unknown:
             self._adopt(assignment, self._device(assignment))
         self._session.flush()
-        used = [row.uuid for row in self._adopted
-                if assignment_db.is_used(row)]
-        if used:
-            # The book may be out of date: usage elsewhere goes on.
-            usage_db.begin(self._session, used, clock.utc(self._session),
-                           ends_elsewhere=False)
+
+    def begin_usage(self) -> None:
+        """Record the usage of what was adopted.
+
+        The book may be out of date: usage elsewhere goes on.
+        """
+        for row in self._adopted:
+            if objects.is_used(row.role, row.lease_expires_at):
+                usage_db.begin(self._session, [row.uuid], row.claimed_at,
+                               ends_elsewhere=False)
 
     def _device(self, assignment: objects.Assignment) -> models.Device:
         """Return the row of a device, also of one that is absent.
@@ -204,9 +213,12 @@ class _Adoption:
             active=1, vgpu_type=assignment.vgpu_type,
             resource_class=assignment.resource_class,
             request=assignment_db.UNKNOWN_REQUEST, allocated=False,
-            claimed_at=clock.utc(self._session),
+            # It was claimed earlier, which matters less than its usage.
+            claimed_at=clock.utc(self._session, ago=min(
+                max(assignment.used_seconds or 0, 0), _LONGEST)),
             host_generation=assignment.host_generation,
-            exact=assignment.exact)
+            exact=assignment.exact, project_id=assignment.project_id,
+            user_id=assignment.user_id, flavor=assignment.flavor)
 
     def _log(self, assignment: objects.Assignment, reason: str) -> None:
         LOG.error('Assignment %s of instance %s on %s (device %s) is in the '

@@ -224,13 +224,12 @@ def _assign(session: orm.Session, host: models.Host,
             lease_expires_at=clock.epoch(session) + lease,
             host_generation=host.generation,
             source_host=request.source_host,
-            project_id=request.project_id, exact=is_exact))
+            project_id=request.project_id, user_id=request.user_id,
+            flavor=request.flavor, exact=is_exact))
         allocated[resource_class] -= 1
     if assigned:
         device_db.swap(session, changes)
-        assignment_db.insert(
-            session, assigned, user_id=request.user_id, flavor=request.flavor,
-            claimed_at=clock.utc(session))
+        assignment_db.insert(session, assigned, clock.utc(session))
         event_db.add_all(session, 'claim', host.name,
                          [(row.device, row) for row in assigned])
     return assigned
@@ -255,7 +254,8 @@ def _view(row: assignment_db.AnyAssignment, host: models.Host,
         vgpu_type=row.vgpu_type,
         placement_id=device.placement_id, state=device.state,
         lease_expires_at=row.lease_expires_at,
-        host_generation=row.host_generation, exact=row.exact)
+        host_generation=row.host_generation, exact=row.exact,
+        project_id=row.project_id, user_id=row.user_id, flavor=row.flavor)
 
 
 def activate(db: api.Database, uuids: Sequence[str],

@@ -63,6 +63,8 @@ class AssignmentRow:
     host_generation: int
     source_host: str | None = None
     project_id: str | None = None
+    user_id: str | None = None
+    flavor: str | None = None
     exact: bool = False
 
 
@@ -140,8 +142,7 @@ def active(session: orm.Session,
             for row in session.execute(_BY_UUID, {'uuids': list(uuids)})]
 
 
-def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
-           user_id: str | None, flavor: str | None,
+def insert(session: orm.Session, rows: Iterable[AssignmentRow],
            claimed_at: datetime.datetime) -> None:
     """Store new assignments, in one statement.
 
@@ -149,8 +150,7 @@ def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
     """
     session.execute(_INSERT, [
         {name: getattr(row, name) for name in _NAMES} | {
-            'device_id': row.device.id, 'active': 1, 'claimed_at': claimed_at,
-            'user_id': user_id, 'flavor': flavor}
+            'device_id': row.device.id, 'active': 1, 'claimed_at': claimed_at}
         for row in rows])
 
 
@@ -170,21 +170,11 @@ def end(session: orm.Session, rows: Collection[AssignmentRow],
     session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
     used: dict[int, list[str]] = {}
     for row in rows:
-        if is_used(row):
+        if claim_obj.is_used(row.role, row.lease_expires_at):
             used.setdefault(ages.get(row.uuid, 0), []).append(row.uuid)
     for age, uuids in used.items():
         usage.end(session, uuids, at - datetime.timedelta(seconds=age),
                   alive_since)
-
-
-def is_used(row: AnyAssignment) -> bool:
-    """Return whether a guest has the device of an assignment for good.
-
-    The devices of a migration's destination are not the guest's until Nova
-    confirms it.
-    """
-    return (row.lease_expires_at is None
-            and row.role == claim_obj.ClaimRole.INSTANCE)
 
 
 def end_lease(session: orm.Session, rows: Collection[AssignmentRow]) -> None:

@@ -121,6 +121,9 @@ class Assignment:
         restored; 0: unknown
     :ivar exact: whether the instance named the device instead of requesting
         one by its flavor. It keeps the device in a resize on one host
+    :ivar project_id, user_id, flavor: as in ClaimRequest
+    :ivar used_seconds: for how long a guest has used the device; only a host
+        that reports its book says so; None: unknown
     """
 
     uuid: str
@@ -140,6 +143,19 @@ class Assignment:
     lease_expires_at: float | None = None
     host_generation: int = 0
     exact: bool = False
+    project_id: str | None = None
+    user_id: str | None = None
+    flavor: str | None = None
+    used_seconds: int | None = None
+
+
+def is_used(role: str, lease_expires_at: float | None) -> bool:
+    """Return whether a guest has the device of an assignment for good.
+
+    The devices of a migration's destination are not the guest's until Nova
+    confirms it.
+    """
+    return lease_expires_at is None and role == ClaimRole.INSTANCE
 
 
 GuestAddresses = Mapping[str, tuple[str, ...]]

@@ -94,7 +94,7 @@ class RoundTripTest(AssignmentsTestCase):
         self.assertEqual(1, assignments.VERSION)
         self.assertEqual(
             {'version': 1, 'assigned': {}, 'pending': ['a'],
-             'released_at': {'a': 1e9}, 'confirmations': [],
+             'released_at': {'a': 1e9}, 'confirmations': [], 'began_at': {},
              'unclean': [], 'prepared': [], 'session': 0, 'generation': 0},
             json.loads(self.path.read_text()))
 
@@ -173,6 +173,28 @@ class ChangeTest(AssignmentsTestCase):
             [('a1', 'provisioning', 5.0), ('a2', 'assigned', None)],
             [(assignment.uuid, assignment.state, assignment.lease_expires_at)
              for assignment in self.book().of_instance('i1')])
+
+    def test_use_of_a_device_is_counted_from_when_its_guest_began(self):
+        self.book().add('i1', [
+            make_assignment(uuid='a1', lease_expires_at=5.0),
+            make_assignment(uuid='a2', lease_expires_at=5.0,
+                            migration_uuid='m1',
+                            role=claim.ClaimRole.DESTINATION)])
+        for time, act, used in (
+                (1000.0, lambda: None, [None, None]),
+                (1100.0, lambda: self.book().activated('i1', ['a1', 'a2']),
+                 [0, None]),
+                (1300.0, lambda: self.book().confirm(
+                    claim.MigrationConfirmation(
+                        instance_uuid='i1', migration_uuid='m1')), [0]),
+                (1350.0, lambda: None, [50]),
+                # The clock was set back.
+                (1000.0, lambda: None, [0])):
+            with fixtures.MonkeyPatch('time.time', lambda time=time: time):
+                act()
+                self.assertEqual(used, [
+                    assignment.used_seconds
+                    for assignment in self.book().with_use()])
 
     def test_prepared_device_is_noted_until_it_is_cleaned(self):
         self.book().prepare([make_assignment(stable_id='/devices/x')])

@@ -24,12 +24,14 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -103,6 +105,32 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         self.forget(granted)
         self.restored(self.book(granted))
         self.assertEqual(base.uuids(granted), base.uuids(self.claim(2)))
+
+    def test_usage_of_an_adopted_assignment_is_complete(self):
+        granted = self.boot(1)
+        self.forget(granted)
+        [assignment] = granted.assignments
+        self.restored([dataclasses.replace(
+            assignment, project_id='p1', user_id='u1', flavor='gpu.large',
+            used_seconds=3600)])
+        [usage] = usage_admin.list_all(self.db, usage_obj.UsageQuery())
+        self.assertEqual(
+            ('p1', 'u1', 'gpu.large', 'H100', None),
+            (usage.project_id, usage.user_id, usage.flavor, usage.variant,
+             usage.ended_at))
+        self.assertGreaterEqual(usage.seconds, 3599)
+        self.assertLess(usage.seconds, 3700)
+
+    def test_usage_on_a_device_that_is_newer_than_the_backup_is_complete(
+            self):
+        granted = self.boot(1)
+        self.forget(granted)
+        new = base.function(9)
+        self.restored([dataclasses.replace(
+            granted.assignments[0], stable_id=new.id, address=new.address)],
+            [*self.functions, new])
+        [usage] = usage_admin.list_all(self.db, usage_obj.UsageQuery())
+        self.assertEqual('H100', usage.variant)
 
     def test_known_assignment_stays_as_it_is(self):
         granted = self.boot(2)
