@@ -45,7 +45,7 @@ def read(path: pathlib.Path, kind: type[_T], version: int) -> _T | None:
         return None
     try:
         data = json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise exception.Invalid(
             field='content', value=text, expected=str(exc)) from None
     found = data.get('version') if isinstance(data, dict) else None

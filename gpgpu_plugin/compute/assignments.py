@@ -36,6 +36,7 @@ from gpgpu_plugin import versioned_file
 from gpgpu_plugin.compute import book_file
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import codec
 
 VERSION = 1
 """Version of the file's format."""
@@ -69,13 +70,14 @@ class _Book:
 
     assigned: ByInstance = dataclasses.field(default_factory=dict)
     pending: tuple[str, ...] = ()
-    released_at: dict[str, float] = dataclasses.field(default_factory=dict)
+    released_at: dict[str, codec.StoredTime] = dataclasses.field(
+        default_factory=dict)
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
     began_at: dict[str, float] = dataclasses.field(default_factory=dict)
     unclean: frozenset[str] = frozenset()
     prepared: frozenset[str] = frozenset()
-    session: int = 0
-    generation: int = 0
+    session: codec.StoredCounter = 0
+    generation: codec.StoredCounter = 0
 
 
 def not_free(path: pathlib.Path) -> dict[str, str]:
@@ -106,7 +108,21 @@ def instances(path: pathlib.Path) -> dict[str, str]:
 
 
 def _peek(path: pathlib.Path) -> _Book:
-    return versioned_file.read(path, _Book, VERSION) or _Book()
+    return _read(path) or _Book()
+
+
+def _read(path: pathlib.Path) -> _Book | None:
+    """Return the content of the file of the host that it is named after.
+
+    :raises OSError: it cannot be read
+    :raises Invalid: it is no book, or has assignments of another host
+    """
+    book = versioned_file.read(path, _Book, VERSION)
+    if book is not None:
+        claim.check_host(
+            path.name.removesuffix('.json'),
+            itertools.chain.from_iterable(book.assigned.values()))
+    return book
 
 
 class HostAssignments:
@@ -125,7 +141,7 @@ class HostAssignments:
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
-        self._file = book_file.BookFile(path, _Book, VERSION)
+        self._file = book_file.BookFile(path, _read, VERSION)
         self._book = self._file.read() or _Book()
         self._changes = 0
         self._changed: dict[str, int] = {}

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import pathlib
 import typing
+from collections.abc import Callable
 
 from oslo_log import log as logging
 
@@ -37,21 +38,23 @@ _T = typing.TypeVar('_T', bound='DataclassInstance')
 class BookFile(typing.Generic[_T]):
     """One file that is replaced as a whole. Not thread-safe.
 
-    :param kind: class of the content
+    :param read: returns the content; None: there is no file
     :param version: version of the file's format
     :ivar error: why the newest content is not on disk; None: it is
     """
 
-    def __init__(self, path: str, kind: type[_T], version: int) -> None:
+    def __init__(self, path: str,
+                 read: Callable[[pathlib.Path], _T | None],
+                 version: int) -> None:
         self.path = pathlib.Path(path)
         self.error: OSError | None = None
-        self._kind = kind
+        self._read = read
         self._version = version
 
     def read(self) -> _T | None:
         """Return the content; None if there is none that can be read."""
         try:
-            return versioned_file.read(self.path, self._kind, self._version)
+            return self._read(self.path)
         except (OSError, exception.Invalid) as exc:
             LOG.error(
                 'Cannot read the assignments of this host from %(path)s: '

@@ -48,12 +48,6 @@ _LONGEST_VERSION = 64
 """Characters of a version that are stored; a host may send anything."""
 
 
-_HIGHEST = 2 ** 62
-"""Session number and generation that a host may send. Both only grow, by one
-at a time, in columns of 63 bits. After the last number every change of the
-host would fail, also in transactions that concern other hosts."""
-
-
 class _HostUnknown(Exception):
     """The host begins its first session."""
 
@@ -105,8 +99,6 @@ def _begin(session: orm.Session, host: models.Host,
            request: objects.SessionRequest,
            timeout: float) -> objects.Session:
     _check_node(session, host, request)
-    _check_number('expected', request.expected, host.session)
-    _check_number('generation', request.generation, host.generation)
     restored = (host.restored or request.doubted
                 or _knows_less(host, request))
     if host.start_uuid == request.start_uuid and not restored:
@@ -148,18 +140,6 @@ def _check_node(session: orm.Session, host: models.Host,
             reason=f'it reported node {host.node_uuid} before and '
                    f'{request.node_uuid} now; delete the host if it was '
                    f'set up anew')
-
-
-def _check_number(field: str, value: int, known: int) -> None:
-    """Refuse a number that no host can have come by.
-
-    :param known: the database's own, which its host may have whatever it is
-    :raises Invalid: naming the field
-    """
-    if not 0 <= value <= max(known, _HIGHEST):
-        raise exception.Invalid(
-            field=field, value=value,
-            expected=f'a number from 0 to {_HIGHEST}')
 
 
 def _knows_less(host: models.Host, request: objects.SessionRequest) -> bool:

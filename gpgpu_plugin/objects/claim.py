@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory
 
 
@@ -138,10 +140,10 @@ class Assignment:
     variant: str
     resource_class: str
     vgpu_type: str = naming.PASSTHROUGH
-    placement_id: int | None = None
+    placement_id: codec.Counter | None = None
     state: str
     lease_expires_at: float | None = None
-    host_generation: int = 0
+    host_generation: codec.Counter = 0
     exact: bool = False
     project_id: str | None = None
     user_id: str | None = None
@@ -156,6 +158,20 @@ def is_used(role: str, lease_expires_at: float | None) -> bool:
     confirms it.
     """
     return lease_expires_at is None and role == ClaimRole.INSTANCE
+
+
+def check_host(host: str, book: Iterable[Assignment]) -> None:
+    """Refuse a book with assignments of another host.
+
+    Their devices may have the ids of this host's.
+
+    :raises Invalid: naming the other host
+    """
+    for assignment in book:
+        if assignment.host != host:
+            raise exception.Invalid(
+                field='host', value=assignment.host,
+                expected=f'assignments of {host} alone')
 
 
 GuestAddresses = Mapping[str, tuple[str, ...]]

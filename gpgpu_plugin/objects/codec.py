@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import reprlib
 import threading
 import typing
 
@@ -28,6 +29,22 @@ import msgspec
 from gpgpu_plugin import exception
 
 T = typing.TypeVar('T')
+
+Counter: typing.TypeAlias = typing.Annotated[
+    int, msgspec.Meta(ge=0, le=2 ** 62)]
+"""Number that only grows, by one at a time, in a column of 63 bits.
+
+After the last number every change of a host would fail, also in transactions
+that concern other hosts.
+"""
+
+StoredCounter: typing.TypeAlias = typing.Annotated[
+    int, msgspec.Meta(ge=0, le=2 ** 61)]
+"""Counter in a file, which may be damaged: what it grows to can be sent."""
+
+StoredTime: typing.TypeAlias = typing.Annotated[
+    float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since the epoch in a file; neither NaN nor infinite."""
 
 _lock = threading.Lock()
 _prepared: set[object] = set()
@@ -137,10 +154,11 @@ def from_primitive(kind: type[T], primitive: object) -> T:
     _prepare(kind)
     try:
         return msgspec.convert(primitive, kind)
-    except msgspec.ValidationError as exc:
+    except (msgspec.ValidationError, RecursionError) as exc:
+        # Whatever was received may be nested deeper than Python can print.
         raise exception.Invalid(
-            field=getattr(kind, '__name__', str(kind)), value=primitive,
-            expected=str(exc)) from None
+            field=getattr(kind, '__name__', str(kind)),
+            value=reprlib.repr(primitive), expected=str(exc)) from None
 
 
 def decode(kind: type[T], text: bytes | str) -> T:

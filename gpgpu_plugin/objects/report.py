@@ -65,3 +65,6 @@ class HostReport:
     service_disabled: bool = False
     number: int = 0
     assignments: tuple[claim.Assignment, ...] | None = None
+
+    def __post_init__(self) -> None:
+        claim.check_host(self.host, self.assignments or ())

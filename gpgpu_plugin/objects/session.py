@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Iterable
 
 from gpgpu_plugin.domain import machine
+from gpgpu_plugin.objects import codec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,8 @@ class SessionRequest:
     node_uuid: str
     start_uuid: str
     identity: machine.MachineIdentity
-    expected: int = 0
-    generation: int = 0
+    expected: codec.Counter = 0
+    generation: codec.Counter = 0
     superseded: bool = False
     doubted: bool = False
     version: str | None = None
@@ -76,8 +77,8 @@ class Origin:
     host: str
     node_uuid: str
     start_uuid: str
-    session: int
-    generation: int
+    session: codec.Counter
+    generation: codec.Counter
 
 
 def digest(generation: int,

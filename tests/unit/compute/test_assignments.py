@@ -29,7 +29,9 @@ from gpgpu_plugin.objects import claim
 from tests.fixtures import disk
 
 ASSIGNMENTS = st.builds(
-    claim.Assignment, placement_id=st.none() | st.integers(0),
+    claim.Assignment, host=st.just('h1'),
+    host_generation=st.integers(0, 2 ** 62),
+    placement_id=st.none() | st.integers(0, 2 ** 62),
     lease_expires_at=st.none() | st.floats(allow_nan=False,
                                            allow_infinity=False))
 BOOKS = st.tuples(
@@ -49,7 +51,7 @@ def make_assignment(instance='i1', **kwargs):
         in typing.get_type_hints(claim.Assignment).items() if kind is str}
     return claim.Assignment(**{
         **values, 'uuid': str(uuid.uuid4()), 'instance_uuid': instance,
-        'role': claim.ClaimRole.INSTANCE,
+        'host': 'h1', 'role': claim.ClaimRole.INSTANCE,
         'state': device_rules.DeviceState.ASSIGNED, **kwargs})
 
 
@@ -313,6 +315,14 @@ class UnreadableTest(AssignmentsTestCase):
         '{"version": "1", "assigned": {}, "pending": []}',
         '{"version": 1, "assigned": {"i1": [{"uuid": 1}]}, "pending": []}',
         '{"version": 1, "assigned": {}, "pending": {"a": 1}}',
+        '[' * 100_000,
+        '{"version": 1, "assigned": ' + '{"a": ' * 900 + '1' + '}' * 901,
+        '{"version": 1, "session": -1}',
+        f'{{"version": 1, "session": {2 ** 62}}}',
+        '{"version": 1, "generation": -1}',
+        f'{{"version": 1, "generation": {2 ** 64}}}',
+        '{"version": 1, "pending": ["a"], "released_at": {"a": NaN}}',
+        '{"version": 1, "pending": ["a"], "released_at": {"a": Infinity}}',
     )
 
     def test_file_is_kept_aside_and_the_log_names_it(self):
@@ -326,6 +336,17 @@ class UnreadableTest(AssignmentsTestCase):
                 self.assertFalse(self.path.exists())
                 self.assertIn(str(self.path), self.log.output)
                 self.assertIn(str(kept), self.log.output)
+
+    def test_book_of_another_host_is_kept_aside(self):
+        assignments.HostAssignments(str(self.folder / 'h2.json')).add(
+            'i1', [make_assignment(host='h2')])
+        (self.folder / 'h2.json').rename(self.path)
+        self.assertEqual([], self.book().all())
+        self.assertIn("host: 'h2' is not valid: assignments of h1 alone",
+                      self.log.output)
+        self.assertRaises(
+            exception.Invalid, assignments.not_free,
+            self.folder / 'h1.json.unreadable-1')
 
     def test_version_that_is_not_known_is_named(self):
         self.path.write_text('{"version": 7}')

@@ -19,6 +19,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import versioned_file
 from gpgpu_plugin.compute import book_file
 from tests.fixtures import disk
 
@@ -41,7 +42,9 @@ class BookFileTest(base.BaseTestCase):
         self.file = self.make()
 
     def make(self):
-        return book_file.BookFile(str(self.path), Content, 1)
+        return book_file.BookFile(
+            str(self.path),
+            lambda path: versioned_file.read(path, Content, 1), 1)
 
     def test_content_that_cannot_be_written_is_logged_once(self):
         with disk.full_disk():

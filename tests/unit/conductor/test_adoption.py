@@ -31,6 +31,8 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -71,6 +73,18 @@ class AdoptionMixin:
 
 
 class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
+
+    def test_book_of_another_host_releases_nothing(self):
+        """Identical hosts have the same ids of devices."""
+        granted = self.boot(2)
+        book = tuple(
+            dataclasses.replace(assignment, uuid='forged', host='h2',
+                                instance_uuid='i2')
+            for assignment in granted.assignments)
+        self.assertRaises(
+            exception.Invalid, codec.received, report_obj.HostReport, {
+                **codec.to_primitive(base.scan(self.functions)),
+                'assignments': codec.to_primitive(book)})
 
     def test_unknown_assignment_is_adopted(self):
         granted = self.boot(2)

@@ -23,6 +23,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import machine
+from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -165,20 +166,16 @@ class BeginTest(SessionCase):
         self.assertGreater(granted.generation, 50)
 
     def test_number_that_no_host_can_have_is_refused(self):
-        self.begin('s1')
-        for expected, generation in (
-                (2 ** 62 + 1, 0), (-1, 0), (1, 2 ** 63 - 2), (1, -1)):
-            exc = self.assertRaises(
-                exception.Invalid, self.begin, 's2', expected,
-                generation=generation)
-            self.assertIn('generation' if expected == 1 else 'expected',
-                          str(exc))
-        self.assertEqual(1, self.number())
-        self.assertRaises(
-            exception.Invalid, hosts.begin, self.db, 'h2', 'n2',
-            generation=2 ** 63 - 1)
-        with self.db.reader() as session:
-            self.assertIsNone(host_db.find(session, 'h2'))
+        sent = codec.to_primitive(session_obj.SessionRequest(
+            host='h1', node='h1', node_uuid='n1', start_uuid='s1',
+            identity=SAME, expected=2 ** 62, generation=2 ** 62))
+        codec.received(session_obj.SessionRequest, sent)
+        for field in ('expected', 'generation'):
+            for number in (2 ** 62 + 1, -1, 2 ** 63 - 2, 2 ** 64):
+                exc = self.assertRaises(
+                    exception.Invalid, codec.received,
+                    session_obj.SessionRequest, {**sent, field: number})
+                self.assertIn(field, str(exc))
 
     def test_highest_numbers_leave_room_for_changes_and_sessions(self):
         self.begin('s1')

@@ -95,6 +95,14 @@ print('survived')
 
 class CodecTest(base.BaseTestCase):
 
+    def test_value_that_is_nested_too_deeply_is_refused(self):
+        deep = []
+        for _ in range(100_000):
+            deep = [deep]
+        for value in (deep, {'uuid': deep}):
+            self.assertRaises(exception.Invalid, codec.from_primitive,
+                              claim.Assignment, value)
+
     def test_first_calls_at_once_survive(self):
         # A process of its own: what fails is a segmentation fault.
         done = subprocess.run(
