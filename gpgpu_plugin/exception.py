@@ -127,6 +127,15 @@ class ConductorUnavailable(GPUPluginException):
                'check that one is running')
 
 
+class NoSession(ConductorUnavailable):
+    """No conductor has given this start of nova-compute a session.
+
+    The call was not sent. Nothing is wrong with a device or the host.
+    """
+
+    msg_fmt = 'nova-compute of host %(host)s has no session: %(reason)s'
+
+
 class RequestExpired(ConductorUnavailable):
     """A call was handled when its caller had given up; nothing was done."""
 

@@ -178,13 +178,13 @@ class HostSession:
     def origin(self) -> session_obj.Origin:
         """Return who speaks.
 
-        :raises HostNotReady: no conductor has given this start a session
+        :raises NoSession: no conductor has given this start a session
         """
         with self._lock:
             if not self._number:
-                raise exception.HostNotReady(
-                    path=self._host, reason=self._refused or (
-                        'no gpgpu-conductor has given it a session yet'))
+                raise exception.NoSession(
+                    host=self._host, reason=self._refused or (
+                        'no gpgpu-conductor has given it one yet'))
             return session_obj.Origin(
                 host=self._host, node_uuid=self._node_uuid,
                 start_uuid=self.start_uuid, session=self._number,
@@ -202,7 +202,7 @@ class HostSession:
 
         :raises Fenced: another session speaks for the host now
         :raises SessionLost: a new session must begin first
-        :raises HostNotReady: there is no session
+        :raises NoSession: the call was not sent
         """
         origin = self.origin()
         try:

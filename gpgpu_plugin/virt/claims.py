@@ -103,7 +103,7 @@ def _request(tracker: resource_tracker.ResourceTracker,
     except exception.ClaimDenied as denied:
         _end_orphans(tracker, request, denied.reason)
         raise
-    except (exception.Fenced, exception.HostNotReady):
+    except (exception.Fenced, exception.NoSession):
         raise
     except Exception:
         # It may have been granted all the same.

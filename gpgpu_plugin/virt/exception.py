@@ -19,9 +19,13 @@ from collections.abc import Iterator
 
 from nova import exception as nova_exception
 from nova.i18n import _
+from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request
+
+LOG = logging.getLogger(__name__)
 
 
 class GPUClaimDenied(nova_exception.GroupAffinityViolation):
@@ -51,6 +55,17 @@ class GPUsMissing(nova_exception.NovaException):
 
     msg_fmt = _('The guest of instance %(instance)s was not started on '
                 '%(host)s, where it lacks %(lacking)s: %(reason)s')
+
+
+class GPUOperationFailed(nova_exception.NovaException):
+    """A guest was not started, or a migration not confirmed, for its GPUs.
+
+    Tenants read it; the log of nova-compute has the reason.
+    """
+
+    msg_fmt = _('The GPUs of instance %(instance)s could not be made ready. '
+                'The log of nova-compute has the reason; repeat the operation '
+                'when it is mended')
 
 
 class GPUDomainStale(nova_exception.NovaException):
@@ -98,6 +113,20 @@ def translated(build: Build) -> Iterator[None]:
                 reason=str(exc)) from exc
         raise nova_exception.ComputeResourcesUnavailable(
             reason=str(exc)) from exc
+
+
+@contextlib.contextmanager
+def explained(instance: nova_types.Instance) -> Iterator[None]:
+    """Translate the plugin's errors in an operation on an instance.
+
+    Of an error that is not Nova's own, users read the name of its class.
+    """
+    try:
+        yield
+    except exception.GPUPluginException as exc:
+        LOG.error('Cannot make the GPUs ready: %s', reason(exc),
+                  instance=instance)
+        raise GPUOperationFailed(instance=instance.uuid) from exc
 
 
 def reason(exc: Exception) -> str:

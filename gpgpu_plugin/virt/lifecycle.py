@@ -114,6 +114,7 @@ class LifecycleMixin(service.ServiceMixin):
         :raises GPUAssignmentsEnded: the devices were released while this
             call waited; nothing was changed
         :raises GPUsMissing: the guest would have too few of them
+        :raises GPUOperationFailed: another error of the plugin
         """
         book, selectors = self.gpu_tracker.assignments, (
             self._gpu_at_work.selectors)
@@ -125,7 +126,8 @@ class LifecycleMixin(service.ServiceMixin):
         assigned = was_assigned or book.of_instance(instance.uuid)
         # Registered first: from then on no comparison ends what is assigned.
         with (self._gpu_locks.hold(instance.uuid),
-              self.gpu_tracker.builds.running(instance.uuid)):
+              self.gpu_tracker.builds.running(instance.uuid),
+              virt_exception.explained(instance)):
             if uses_assigned and assigned and not book.of_instance(
                     instance.uuid):
                 raise virt_exception.GPUAssignmentsEnded(
@@ -194,11 +196,12 @@ class LifecycleMixin(service.ServiceMixin):
                 kwargs.get('network_info'), kwargs.get('block_device_info')),
             keeps=build is virt_exception.Build.REBUILD,
             allocation_removal=build is virt_exception.Build.EVACUATION)
-        with (self._gpu_denial(context, instance, build),
-              self._gpu_working(instance, functools.partial(
-                  roles.spawned, instance, self.gpu_tracker, run.keeps),
+        with (self._gpu_working(
+                  instance, functools.partial(
+                      roles.spawned, instance, self.gpu_tracker, run.keeps),
                   uses_assigned=run.keeps, was_assigned=was_assigned,
-                  claims=run.keeps)):
+                  claims=run.keeps),
+              self._gpu_denial(context, instance, build)):
             steps.execute(run)
             if run.keeps:
                 self._gpu_activate_late(instance)

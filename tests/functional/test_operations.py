@@ -27,6 +27,7 @@ from nova import context as nova_context
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client as api_client
 
+from gpgpu_plugin import exception
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 
@@ -140,6 +141,23 @@ class SameHostTest(OperationCase):
             self.failed('start', 'libvirtError')
             self.done('SHUTOFF', domain=False)
         self.act('os-start')
+        self.done()
+
+    def test_user_reads_that_gpus_were_not_ready(self) -> None:
+        self.act('os-stop')
+        self.done('SHUTOFF')
+        with fixtures.MockPatchObject(
+                self.driver().gpu_tracker, 'restore',
+                side_effect=exception.HostError(
+                    path='/sys/x', reason='broken')):
+            self.act('os-start')
+            self.failed('start', 'could not be made ready')
+            self.act('reboot', {'type': 'HARD'})
+            self.failed('reboot', 'could not be made ready')
+        [fault] = self.wait_status(
+            self.server['id'], 'ERROR')['fault']['message'].splitlines()
+        self.assertIn('could not be made ready', fault)
+        self.act('reboot', {'type': 'HARD'})
         self.done()
 
     def test_pause_keeps_devices(self) -> None:

@@ -58,7 +58,7 @@ class SessionsTest(cloud.GpuCloud):
             driver._gpu_worker.run_once()
             self.assertFalse(driver.gpu_tracker.session.is_active)
             self.assertRaises(
-                exception.HostNotReady, driver.gpu_tracker.session.origin)
+                exception.NoSession, driver.gpu_tracker.session.origin)
             self.assertEqual(before, self.devices())
         self.assertEqual(1, self.stdlog.logger.output.count(
             'is offered, assigned or cleaned by this nova-compute'))

@@ -158,6 +158,13 @@ class DelayTest(CleaningsCase):
         found = self.running.run(list(map(task, tasks)))
         self.assertRaises(exception.HostNotReady, list, found)
 
+    def test_device_of_a_host_without_session_does_not_wait(self):
+        self.errors[1] = exception.NoSession(host='h1', reason='none yet')
+        for _ in range(3):
+            self.assertRaises(exception.NoSession, list,
+                              self.running.run([task(1)]))
+        self.assertEqual([1, 1, 1], self.begun)
+
     def test_device_of_a_host_that_is_not_set_up_waits_ever_longer(self):
         for _ in range(60):
             self.try_again()

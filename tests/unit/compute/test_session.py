@@ -108,7 +108,7 @@ class SecondComputeTest(SessionCase):
         copy = self.other_machine()
         copy.run_once()
         exc = self.assertRaises(
-            exception.HostNotReady, copy.session.call, self.api.claim,
+            exception.NoSession, copy.session.call, self.api.claim,
             self.request())
         self.assertIn('fenced', str(exc))
 

@@ -19,6 +19,7 @@ import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import task_states
+from nova.compute import utils as compute_utils
 from nova.compute import vm_states
 
 from gpgpu_plugin import exception
@@ -200,8 +201,17 @@ class LifecycleTest(base.DriverTestCase):
         [assignment] = self.tracker.assignments.of_instance('i1')
         self.tracker.backend.kernel.write(
             f'bus/pci/devices/{assignment.address}/remove', '1')
-        self.assertRaises(exception.HostError, self.driver.power_on,
-                          None, instance, None)
+        log = self.useFixture(fixtures.FakeLogger(
+            'gpgpu_plugin.virt.exception'))
+        exc = self.assertRaises(
+            virt_exception.GPUOperationFailed, self.driver.power_on, None,
+            instance, None)
+        # What users read, which names neither host nor path.
+        self.assertEqual(
+            'The GPUs of instance i1 could not be made ready. The log of '
+            'nova-compute has the reason; repeat the operation when it is '
+            'mended', compute_utils.exception_to_dict(exc)['message'])
+        self.assertIn(assignment.address, log.output)
 
     def test_attachments_are_in_the_order_of_the_devices(self):
         instance = self.spawn(3)
@@ -361,7 +371,8 @@ class WorkingTest(base.DriverTestCase):
         [assignment, _] = self.tracker.assignments.of_instance('i1')
         self.tracker.backend.kernel.write(
             f'bus/pci/devices/{assignment.address}/remove', '1')
-        self.assertRaises(exception.HostError, self.driver.reboot, None,
+        self.assertRaises(virt_exception.GPUOperationFailed,
+                          self.driver.reboot, None,
                           self.instance, None, 'HARD')
         self.assertFalse(reboot.called)
 

@@ -397,7 +397,8 @@ class LateActivationTest(MigrationCase):
         self.migration.source_compute = self.instance.host = 'h2'
         self.begin(2)
         with self.away():
-            self.assertRaises(exception.ConductorUnavailable, self.finish)
+            self.assertRaises(
+                virt_exception.GPUOperationFailed, self.finish)
         # As Nova leaves it.
         self.instance.host = 'h1'
         self.useFixture(fixtures.MockPatchObject(
@@ -483,7 +484,7 @@ class LateActivationTest(MigrationCase):
         [assignment, _] = self.tracker.assignments.of_instance('i1')
         self.tracker.backend.kernel.write(
             f'bus/pci/devices/{assignment.address}/remove', '1')
-        self.assertRaises(exception.HostError, self.reboot)
+        self.assertRaises(virt_exception.GPUOperationFailed, self.reboot)
         self.assertEqual((0, 0), self.activated())
 
 
