@@ -26,6 +26,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import video_ram
 from gpgpu_plugin.domain.vgpu import vgpu_type
 
 PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
@@ -61,18 +62,20 @@ def _sync(row: models.Group, group: group_rules.GroupCapacity,
     for name, listed in found.items():
         for field in PROPERTIES:
             setattr(rows[name], field, getattr(listed, field))
-    if naming.PASSTHROUGH in rows:
-        rows[naming.PASSTHROUGH].video_ram = _whole_ram(found.values())
+    whole = (video_ram.of_model(group.variant.vendor, group.variant.device)
+             or _largest(found.values()))
+    for name in {naming.PASSTHROUGH, *filter(
+            vgpu_type.is_of_plain_vfs, found)} & rows.keys():
+        rows[name].video_ram = video_ram.of_type(name, whole)
     for name in rows.keys() - found.keys() - {naming.PASSTHROUGH}:
         if not rows[name].listed:
             row.types.remove(rows[name])
 
 
-def _whole_ram(types: Iterable[vgpu_type.VGPUType]) -> int | None:
-    """Return the MiB of memory of a whole GPU; None: unknown.
+def _largest(types: Iterable[vgpu_type.VGPUType]) -> int | None:
+    """Return the MiB of the largest vGPU type; None: unknown.
 
-    The largest vGPU type has all of it. The size of a BAR proves nothing: it
-    is a power of two, as 128 GiB for 80, or a window of 256 MiB.
+    It has all of the GPU's memory, unless the GPU is in MIG mode.
     """
     return max((known.video_ram for known in types if known.video_ram),
                default=None)

@@ -36,6 +36,7 @@ from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
+from gpgpu_plugin.domain import video_ram
 from gpgpu_plugin.objects import admin as objects
 
 
@@ -94,9 +95,8 @@ def _video_ram(variant: rules.Variant, row: models.VGPUType) -> int | None:
 
     The variant's count of a whole GPU is exact.
     """
-    if row.vgpu_type == naming.PASSTHROUGH and variant.memory_mib:
-        return variant.memory_mib
-    return row.video_ram
+    return video_ram.of_type(
+        row.vgpu_type, variant.memory_mib) or row.video_ram
 
 
 def set_enabled(db: api.Database, variant: str, vgpu_type: str,

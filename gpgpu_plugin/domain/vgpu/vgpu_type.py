@@ -47,7 +47,7 @@ _MIG = re.compile(
     r'(.+)-([1-7])-\d+[ABCQ](?:(ME|MEALL)|NOME|GFX|M)?')
 _FOUR_SLICES = re.compile(r'A30|RTX')
 _CREATABLE_VGPU_TYPES = re.compile(r'\s*(\d+)\s*:\s*(\S.*?)\s*')
-_PLAIN_VF = re.compile(r'vf[1-9]\d*')
+_PLAIN_VF = re.compile(r'vf([1-9]\d*)')
 
 LONGEST_NAME = 64
 """Characters of a name, as the database has."""
@@ -210,7 +210,13 @@ def of_plain_vfs(count: int) -> VGPUType:
 
 def is_of_plain_vfs(name: str) -> bool:
     """Return whether it is a type of VFs whose driver has no types."""
-    return _PLAIN_VF.fullmatch(name) is not None
+    return count_of_plain_vfs(name) is not None
+
+
+def count_of_plain_vfs(name: str) -> int | None:
+    """Return the number of VFs in such a type's name; None: another type."""
+    match = _PLAIN_VF.fullmatch(name)
+    return int(match.group(1)) if match else None
 
 
 def _profile_name(name: str | None) -> str | None:

@@ -12,11 +12,13 @@
 """Tests that a group's types follow the lists of its GPUs' drivers."""
 
 import dataclasses
+from unittest import mock
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.domain import video_ram
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -53,18 +55,30 @@ class SyncTest(vgpu_base.VGPUTestCase):
         self.report(dataclasses.replace(vgpu_base.TYPES[0], video_ram=1000))
         self.assertEqual((True, 1000), self.types()['T4-1Q'])
 
-    def test_whole_gpu_has_the_memory_of_its_variant_or_largest_type(self):
+    def test_whole_gpu_has_the_memory_of_its_variant_or_model(self):
         self.assertEqual((True, 16384), self.types()['passthrough'])
         self.report(*vgpu_base.TYPES[:1])
-        self.assertEqual((True, 1024), self.types()['passthrough'])
+        self.assertEqual((True, 16384), self.types()['passthrough'])
         self.report()
-        self.assertEqual((True, None), self.types()['passthrough'])
+        self.assertEqual((True, 16384), self.types()['passthrough'])
         [known] = variant_admin.list_all(self.db)
         variant_admin.set_(self.db, dataclasses.replace(
             known, memory_mib=15360), caller=variant_changes.PATIENT)
         self.assertEqual((True, 15360), self.types()['passthrough'])
         self.report(*vgpu_base.TYPES)
         self.assertEqual((True, 15360), self.types()['passthrough'])
+
+    def test_unknown_model_has_the_memory_of_its_largest_type(self):
+        with mock.patch.object(video_ram, 'of_model', return_value=None):
+            for types, expected in ((vgpu_base.TYPES, 16384),
+                                    (vgpu_base.TYPES[:1], 1024), ((), None)):
+                self.report(*types)
+                self.assertEqual(
+                    (True, expected), self.types()['passthrough'])
+
+    def test_plain_vf_has_its_part_of_the_memory(self):
+        self.report(vgpu_type.of_plain_vfs(4))
+        self.assertEqual((False, 4096), self.types()['vf4'])
 
     def test_claimed_type_that_no_gpu_has_any_more_keeps_its_inventory(self):
         claim = self.ask(Q1=1)
