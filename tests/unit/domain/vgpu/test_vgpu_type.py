@@ -98,7 +98,7 @@ class TypesOfVFTest(base.BaseTestCase):
                      for number, name in enumerate(names)))}
         return [found[name.replace(' ', '-')] for name in names]
 
-    def test_mig_backed_types_fit_as_often_as_their_slices(self) -> None:
+    def test_mig_types_fit_as_often_as_their_slices(self) -> None:
         for names, expected in (
                 # With seven slices; +me is on one instance alone.
                 (('H100-1-10C', 'H100-1-10CME', 'H100-2-20C', 'H100-3-40C'),
@@ -124,7 +124,7 @@ class TypesOfVFTest(base.BaseTestCase):
             self.most(*alone, f'{card}2-48Q', f'{card}4-96Q', f'{card}96Q',
                       f'{card}48Q'))
 
-    def test_listing_beside_vgpus_shows_mig_backed_types_alone(self) -> None:
+    def test_listing_beside_vgpus_shows_mig_types_alone(self) -> None:
         self.assertEqual(
             {'H100-1-10C': 7, 'L40S-12Q': None},
             {known.name: known.max_instances for known
