@@ -142,11 +142,12 @@ def of_names(names: Iterable[str]) -> tuple[VGPUType, ...]:
     """Return types that a VF can be given while others have vGPUs.
 
     These names are not all types of the GPU, so they do not show how many fit
-    on it, except of MIG-backed types.
+    on it, except of MIG-backed types that have an instance of their own.
     """
     return tuple(
-        known if mig_share(known.name) else dataclasses.replace(
-            known, max_instances=None) for known in _named(names))
+        known if mig_share(known.name) and not _FOUR_SLICES.match(known.name)
+        else dataclasses.replace(known, max_instances=None)
+        for known in _named(names))
 
 
 def _named(names: Iterable[str]) -> tuple[VGPUType, ...]:

@@ -82,27 +82,26 @@ class VGPUCase(base.BaseTestCase):
         """
         self.host.scan()
         start = self.stop_drivers()
-        self.assertFalse(self.host.changed())
-        # A build notices the failure.
+        self.assertTrue(self.host.changed())
+        # A build before that scan notices the failure, too.
         self.assertRaises(
             exception.NoDriverCapacity, self.host.prepare, device
         )
         [capacity] = self.host.driver_capacity([device]).values()
         self.assertEqual(((), set()), (
             capacity.existing, set(capacity.available.values()) - {0}))
-        self.assertTrue(self.host.changed())
         self.host.scan()
         self.assertFalse(self.host.changed())
         start()
         self.assertTrue(self.host.changed())
         self.host.scan()
-        # A vGPU of our own is no change that needs a scan.
-        self.host.prepare(device)
-        self.host.driver_capacity([device])
         self.assertFalse(self.host.changed())
-        self.host.release(device)
-        self.host.driver_capacity([device])
-        self.assertFalse(self.host.changed())
+        # A vGPU of our own is scanned as those of others are, once.
+        for change in (self.host.prepare, self.host.release):
+            change(device)
+            self.assertTrue(self.host.changed())
+            self.host.scan()
+            self.assertFalse(self.host.changed())
 
     def twice(self, method, device):
         return [method(device) for _ in range(2)][1]

@@ -126,9 +126,9 @@ class TypesOfVFTest(base.BaseTestCase):
 
     def test_listing_beside_vgpus_shows_mig_types_alone(self) -> None:
         self.assertEqual(
-            {'H100-1-10C': 7, 'L40S-12Q': None},
-            {known.name: known.max_instances for known
-             in vgpu_type.of_names(['L40S-12Q', 'H100-1-10C'])})
+            {'H100-1-10C': 7, 'L40S-12Q': None, 'A30-1-6C': None},
+            {known.name: known.max_instances for known in vgpu_type.of_names(
+                ['L40S-12Q', 'H100-1-10C', 'A30-1-6C'])})
 
     def test_what_follows_the_series(self) -> None:
         self.assertEqual(
