@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import yaml
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import codec
 
@@ -84,12 +85,17 @@ def _variant(path: pathlib.Path, number: int,
                              f'{", ".join(sorted(_FIELDS))}, not '
                              f'{", ".join(unknown)}')
     try:
-        return rules.check(codec.from_primitive(rules.Variant, entry))
+        variant = rules.check(codec.from_primitive(rules.Variant, entry))
     except exception.Invalid as exc:
         # YAML reads an unquoted 0001 as 1 and 10e0 as 10.0.
         raise _invalid(
             path, f'a valid entry {number}, with ids in quotes: '
                   f'{exc.args[0]}') from None
+    if isinstance(entry, dict) and 'cleaning_policy' not in entry:
+        variant = dataclasses.replace(
+            variant, cleaning_policy=cleaning.of_model(
+                variant.vendor, variant.device))
+    return variant
 
 
 def _invalid(path: pathlib.Path, expected: str) -> exception.Invalid:

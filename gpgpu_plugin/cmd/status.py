@@ -148,6 +148,11 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
                 session, self._conf.gpgpu.session_timeout)
 
     @_checked
+    def _policies(self) -> result.Result:
+        with self._database.reader() as session:
+            return database.policies(session)
+
+    @_checked
     def _keys(self) -> result.Result:
         with self._database.reader() as session:
             return keys.here(self._conf, session)
@@ -193,6 +198,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         ('Database schema', _schema),
         ('Conductors', _conductors),
         ('Compute hosts', _computes),
+        ('Cleaning policies', _policies),
         ('Keys on this machine', _keys),
         ('Keys of hosts and schedulers', _keys_of_callers),
         ('Filters of nova-scheduler', _filters),

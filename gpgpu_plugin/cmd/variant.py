@@ -262,6 +262,13 @@ class VariantImport(reach.Command, lister.Lister):
         created = {variant.name: api.variant_create(
             context, admin.VariantInfo(**dataclasses.asdict(variant)))
             for variant in missing}
+        doubtful = [name for name, info in created.items() if cleaning.doubt(
+            info.cleaning_policy, info.vendor, info.device)]
+        if doubtful:
+            self.note(
+                f'GPUs of {", ".join(doubtful)} may wait for another cleaning '
+                f'policy after their first instance: "gpgpu-manage variant '
+                f'show" says why, and which to choose before')
         return ('Name', 'Result', 'Devices'), [
             (variant.name,
              'created' if variant.name in created else 'unchanged',

@@ -57,9 +57,9 @@ def clean(host: host_mod.Host, task: claim_obj.CleanTask,
         # Before the conductor may give it to the next instance.
         host.assignments.cleaned(task.stable_id)
     else:
-        LOG.error('Device %s (%s) is not clean: %s. Unless its cleaning '
-                  'policy has just been changed, it is quarantined: repair '
-                  'it, then run "gpgpu-manage device release %s"',
+        LOG.error('Device %s (%s) is not clean: %s. If it is quarantined, '
+                  'repair it, then run "gpgpu-manage device release %s"; if '
+                  'it waits for another cleaning policy, choose one',
                   task.device_uuid, task.address, failure, task.device_uuid)
     return host.session.call(
         host.api.clean_finished, task.device_uuid, attempt,

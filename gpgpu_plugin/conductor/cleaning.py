@@ -79,7 +79,7 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         ids = [device.id for device in devices]
         last = assignment_db.last_of(session, ids) if ids else {}
         activated = assignment_db.activated(session, ids) if ids else set()
-        policies = {group_id: group_db.cleaning(session, group_id)
+        policies = {group_id: group_db.policy(session, group_id)
                     for group_id in {device.group_id for device in devices}}
         known = {device.id for device in devices if device.id in activated
                  or _has_baseline(device)}
@@ -88,15 +88,15 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                 device_uuid=device.uuid, stable_id=device.stable_id,
                 address=device.address, token=_token(device) or '',
                 request=device.clean_token or '',
-                variant=device.group.variant.name if device.group else None,
+                variant=policies[device.group_id][0],
                 assignment_uuid=last.get(device.id),
                 had_guest=device.id in known,
                 replaces=(device.id not in known
                           and _took_a_place(session, device)),
                 vgpu_type=device.vgpu_type,
                 steps=capacity.required_steps(
-                    device, policies[device.group_id][0]),
-                memory_mib=policies[device.group_id][1])
+                    device, policies[device.group_id][1]),
+                memory_mib=policies[device.group_id][2])
             for device in devices)
 
 
@@ -191,7 +191,8 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
                               'one had a verdict')
         # A verdict on an earlier attempt is refused from now on.
         now = dataclasses.replace(
-            device_db.after(now, _Event.CLEAN), clean_attempt=attempt)
+            device_db.after(now, _Event.CLEAN), clean_attempt=attempt,
+            reason=None)
         device_db.swap(session, [(device, now)])
         ledger.start(session, device)
         event_db.add_all(session, 'clean_started', host.name, [(now, None)])
@@ -208,7 +209,7 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
         device = device_db.get(session, device_uuid)
         sessions.refuse(session.get(models.Host, device.host_id), origin)
         _check(device, attempt, (_State.CLEANING,))
-        policy, memory_mib = group_db.cleaning(session, device.group_id)
+        _, policy, memory_mib = group_db.policy(session, device.group_id)
         return device.swapped or rules.failure(
             ledger.compared(session, device, rules.bounded(results)),
             capacity.required_steps(device, policy), memory_mib)
@@ -230,7 +231,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
              ) -> tuple[Ended, inventory_obj.HostInventory]:
         host, loaded, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
-        policy, memory_mib = group_db.cleaning(session, device.group_id)
+        _, policy, memory_mib = group_db.policy(session, device.group_id)
         required = capacity.required_steps(device, policy)
         found = ledger.compared(session, device, rules.bounded(results))
         now, kind, detail = _judged(
@@ -295,7 +296,7 @@ def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
         _check(device, attempt, (_State.CLEANING,))
         now = dataclasses.replace(
             device_db.after(device, _Event.CLEAN_INTERRUPTED),
-            clean_attempt=None)
+            clean_attempt=None, reason=rules.shortened(f'waits: {reason}'))
         device_db.swap(session, [(device, now)])
         event_db.add_all(session, 'clean_interrupted', host.name,
                          [(now, None)], reason)
@@ -326,11 +327,17 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
             device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
             reason=None, whole_use=None), 'clean_passed',
             '; '.join(map(str, results)))
-    if (device.swapped is None and set(steps) != set(required)
-            and rules.failure(results, steps, memory_mib) is None):
-        # The policy became stricter meanwhile.
-        return (device_db.after(now, _Event.CLEAN_INTERRUPTED),
-                'clean_interrupted', failure)
+    if device.swapped is None and rules.is_harmless(
+            results, steps, memory_mib):
+        now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
+        if set(steps) != set(required):
+            # The policy changed meanwhile.
+            return now, 'clean_interrupted', failure
+        return (dataclasses.replace(
+            now, clean_attempt=now.clean_token, reason=rules.shortened(
+                f'waits: cleaning policy: {failure}; "gpgpu-manage variant '
+                f'set" chooses another one, "gpgpu-manage device clean" tries '
+                f'it again')), 'clean_failed', failure)
     return (dataclasses.replace(
         device_db.after(now, _Event.CLEAN_FAILED), clean_token=None,
         reason=rules.shortened(f'cleaning failed: {failure}')),

@@ -14,7 +14,8 @@
 That is decided here alone. A device becomes dirty if nobody knows who had it,
 or if it had a tenant and has not passed each step that the policy of its
 variant requires now. Until then it is not claimed either, see ``capacity``. A
-device that never had a tenant stays available.
+device that never had a tenant stays available. One that waits since it cannot
+pass the policy is cleaned when its variant was changed.
 
 Nothing that nobody can get is dirty: nobody would clean it, so it would wait
 for ever, and the host may use it.
@@ -80,3 +81,18 @@ def clean_again(session: orm.Session,
             event_db.add(session, 'distrust', host.name, device, detail=(
                 f'its last cleaning passed {device.cleaned_steps}, and the '
                 f'cleaning policy {policy} requires more'))
+
+
+def try_again(session: orm.Session, hosts: Mapping[int, models.Host],
+              variant: models.Variant) -> None:
+    """Have devices cleaned that wait for another policy of their variant.
+
+    :param hosts: (locked) hosts by id
+    """
+    for device in device_db.of_hosts(session, list(hosts)):
+        if (device.state == device_rules.DeviceState.DIRTY
+                and device.clean_attempt is not None
+                and device.group is not None
+                and device.group.variant_id == variant.id):
+            device_db.try_again(device)
+            host_db.changed(hosts[device.host_id])

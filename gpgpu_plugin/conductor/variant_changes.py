@@ -42,6 +42,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
@@ -315,6 +316,8 @@ def _match(session: orm.Session, change: models.VariantChange,
             if host.id in concerned:
                 host_db.changed(host)
     variant_matching.apply(session, hosts)
+    session.flush()
+    recleaning.try_again(session, {host.id: host for host in hosts}, variant)
     changed = [host for host in hosts if host.generation != before[host.id]]
     type_sync.sync(session, [host.id for host in changed])
     inventory.refresh_all(session, [host.id for host in changed])

@@ -217,6 +217,9 @@ def _move(host: models.Host, device: models.Device, before: str | None,
         device.group = groups[place.variant] if place.variant else None
         if not has_reason:
             device.reason = place.reason
+        if device.state == device_rules.DeviceState.DIRTY:
+            # Its new variant may have a policy that it can pass.
+            device.clean_attempt = None
         host_db.changed(host)
     elif (place.variant is None and device.reason != place.reason
             and not has_reason):

@@ -129,10 +129,13 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             part for part in dict.fromkeys((device, *_all_parts(
                 device, vgpus)))
             if part.state == _State.QUARANTINED
+            or (part.state == _State.DIRTY and part.clean_attempt is not None)
             or (part.state == _State.AVAILABLE and part in parts)]
         for part in changed:
             if part.state == _State.QUARANTINED:
                 accept(session, host, part, actor)
+            elif part.state == _State.DIRTY:
+                device_db.try_again(part)
             else:
                 recleaning.distrust(session, part)
         if waits is not None:

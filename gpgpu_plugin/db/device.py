@@ -212,7 +212,8 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
     A device without a token waits until it is in a group, and a GPU until its
     mdevs are removed: its host resets no GPU that has one. A VF waits for the
     cleaning of its GPU. A card that may have been moved from a host that is
-    alive waits until this is known.
+    alive waits until this is known. One whose last attempt is what was asked
+    for waits for another cleaning policy, see ``try_again``.
     """
     return list(session.scalars(_to_clean(), {'of_host': host_id}))
 
@@ -230,6 +231,10 @@ def _to_clean() -> sa.Select[models.Device]:
                models.Device.state.in_([
                    device_rules.DeviceState.DIRTY,
                    device_rules.DeviceState.CLEANING]),
+               sa.or_(models.Device.clean_attempt.is_(None),
+                      models.Device.clean_attempt != models.Device.clean_token,
+                      models.Device.state == str(
+                          device_rules.DeviceState.CLEANING)),
                ~sa.exists().where(
                    mdev.parent_id == models.Device.id,
                    mdev.kind == str(device_rules.DeviceKind.MDEV),
@@ -258,6 +263,14 @@ def is_doubted(row: AnyDevice) -> bool:
     """Return whether a device is cleaned when somebody can get it."""
     return (row.state == device_rules.DeviceState.AVAILABLE
             and row.cleaned_steps == NOTHING_PASSED)
+
+
+def try_again(device: models.Device) -> None:
+    """Have a dirty device cleaned that waits for another cleaning policy.
+
+    The request stays the same: a new one would accept what a guest changed.
+    """
+    device.clean_attempt = device.reason = None
 
 
 def had_tenants(session: orm.Session, host_ids: Sequence[int],

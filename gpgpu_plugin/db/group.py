@@ -323,26 +323,14 @@ def _by_group(devices: Collection[device_db.DeviceRow]) -> tuple[
 
 
 def policy(session: orm.Session, group_id: int | None,
-           ) -> tuple[str | None, str]:
-    """Return the name of a group's variant, and its cleaning policy.
+           ) -> tuple[str | None, str, int | None]:
+    """Return the variant of a group, its cleaning policy and MiB of memory.
 
     A device in no group has no variant, and the default policy.
     """
     row = session.execute(
-        sa.select(models.Variant.name, models.Variant.cleaning_policy)
+        sa.select(models.Variant.name, models.Variant.cleaning_policy,
+                  models.Variant.memory_mib)
         .join(models.Group, models.Group.variant_id == models.Variant.id)
         .where(models.Group.id == group_id)).tuples().first()
-    return row or (None, cleaning_rules.DEFAULT)
-
-
-def cleaning(session: orm.Session, group_id: int | None,
-             ) -> tuple[str, int | None]:
-    """Return the cleaning policy and the MiB of memory of a group's GPUs.
-
-    A device in no group has the default policy.
-    """
-    row = session.execute(
-        sa.select(models.Variant.cleaning_policy, models.Variant.memory_mib)
-        .join(models.Group, models.Group.variant_id == models.Variant.id)
-        .where(models.Group.id == group_id)).first()
-    return (cleaning_rules.DEFAULT, None) if row is None else (row[0], row[1])
+    return row or (None, cleaning_rules.DEFAULT, None)

@@ -236,9 +236,11 @@ class Device(Base):
     last scan. ``state``: where it is in its life cycle; a row inserted without
     one is quarantined, so that nobody gets a device of which nothing is known.
     ``enabled``: the operator offers it. ``present``: the last scan saw it.
-    ``reason``: why it is quarantined or unmanaged. ``clean_token``: what made
-    it dirty, its last assignment or a request. ``clean_attempt``: the attempt
-    to clean it that may end; a verdict on an earlier one is refused.
+    ``reason``: why it is quarantined or unmanaged, or waits.
+    ``clean_token``: what made it dirty, its last assignment or a request.
+    ``clean_attempt``: the attempt to clean it that may end; a verdict on an
+    earlier one is refused. If it is ``clean_token``, a dirty device waits for
+    another cleaning policy.
     ``cleaned_steps``: those that the last cleaning passed, joined by ``+``;
     NULL before the first, '' if nobody knows who had it. ``pci_function``:
     JSON of the PCI function that the last scan read. ``identity``: JSON of

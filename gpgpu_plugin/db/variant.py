@@ -23,6 +23,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
 
@@ -76,6 +77,24 @@ def get(session: orm.Session, name: str) -> models.Variant:
     if row is None:
         raise exception.NotFound(kind='variant', name=name)
     return row
+
+
+def doubts(session: orm.Session) -> dict[str, str]:
+    """Return why GPUs of variants may not pass their cleaning policy.
+
+    :returns: by name; a variant of which a device has passed it is left out
+    """
+    passed = session.execute(
+        sa.select(models.Group.variant_id, models.Device.cleaned_steps)
+        .join(models.Device, models.Device.group_id == models.Group.id)
+        .where(models.Device.cleaned_steps.is_not(None)).distinct()).all()
+    return {
+        row.name: text for row in all(session)
+        if (text := cleaning.doubt(row.cleaning_policy, row.vendor,
+                                   row.device)) is not None
+        and not any(variant_id == row.id and cleaning.is_proven(
+            steps, cleaning.steps_of(row.cleaning_policy))
+            for variant_id, steps in passed)}
 
 
 def lock(session: orm.Session) -> None:

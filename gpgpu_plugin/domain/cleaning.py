@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import nvidia
 from gpgpu_plugin.domain import pci
 
 RESET, FLR = 'reset', 'flr'
@@ -39,12 +40,18 @@ MEMORY_CLEAR = 'memory-clear'
 KNOBS = 'knobs'
 HOST_DRIVER = 'host-driver'
 
+SEPARATOR = '+'
+"""Between the steps of a policy."""
+
 DEFAULT, RESET_ONLY = 'default', 'reset-only'
 POLICIES: Mapping[str, tuple[str, ...]] = {
     DEFAULT: (RESET, SETTINGS, CANARY),
     'scrub': (RESET, SETTINGS, SCRUB, CANARY),
     RESET_ONLY: (RESET, SETTINGS)}
 """Steps of the shipped policies, all of them required, in their order."""
+
+MEMORY_CLEARED = SEPARATOR.join((RESET, MEMORY_CLEAR, SETTINGS))
+"""Policy that the models of nvidia.architecture pass without their driver."""
 
 OF_MDEVS = (HOST_DRIVER,)
 OF_VFS = (HOST_DRIVER, RESET, SETTINGS)
@@ -61,9 +68,6 @@ ABOUT_MEMORY = frozenset({
 
 MEMORY = 'memory'
 """Fact that is 1 if a step of a third party says something about memory."""
-
-SEPARATOR = '+'
-"""Between the steps of a policy."""
 
 LONGEST_REASON = 4000
 """Characters of a text that a host sends and that is stored for operators."""
@@ -201,6 +205,36 @@ def check_policy(text: str) -> str:
     return text
 
 
+def of_model(vendor: str, device: str) -> str:
+    """Return the policy of a model of a catalogue that names none.
+
+    :param vendor: PCI id
+    :param device: PCI id
+    """
+    return (MEMORY_CLEARED if nvidia.architecture(vendor, device)
+            else DEFAULT)
+
+
+def doubt(policy: str, vendor: str, device: str) -> str | None:
+    """Return why the GPUs of a model may fail to pass a policy.
+
+    :param vendor: PCI id
+    :param device: PCI id
+    :returns: None: nothing that is known of the model speaks against it
+    """
+    is_known = nvidia.architecture(vendor, device) is not None
+    mute = {CANARY, SCRUB, *(() if is_known else (MEMORY_CLEAR, KNOBS))}
+    found = [step for step in steps_of(policy) if step in mute]
+    choice = (f'{MEMORY_CLEARED} passes' if is_known else
+              f'reset+scrub-guest+settings passes if its image has the '
+              f'driver, {RESET_ONLY} passes and proves nothing about the '
+              f'memory')
+    return (f'{" and ".join(found)} of its cleaning policy can say nothing '
+            f'about most GPUs without their driver: each waits for another '
+            f'policy after its first instance; try one GPU, or choose now: '
+            f'{choice}') if found else None
+
+
 def steps_of(policy: str) -> tuple[str, ...]:
     """Return the steps of a policy in their order."""
     return POLICIES.get(policy) or tuple(policy.split(SEPARATOR))
@@ -262,6 +296,21 @@ def _unproven(result: StepResult | None, step: str,
         return (f'{step} verified {verified} of {memory} bytes of memory, '
                 f'which is not all of it')
     return None
+
+
+def is_harmless(results: Sequence[StepResult], steps: Sequence[str],
+                memory_mib: int | None = None) -> bool:
+    """Return whether a cleaning found nothing against a device.
+
+    Steps may have said nothing, which is no defect of the device: it is not
+    clean, and another policy may prove that it is.
+    """
+    mute = {result.step for result in results
+            if result.outcome is Outcome.INAPPLICABLE}
+    return failure(
+        [result for result in results
+         if result.outcome is not Outcome.INAPPLICABLE],
+        [step for step in steps if step not in mute], memory_mib) is None
 
 
 def _number(result: StepResult, fact: str) -> int:

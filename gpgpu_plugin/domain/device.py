@@ -184,7 +184,7 @@ ADVICE: Mapping[DeviceState, str] = types.MappingProxyType({
                   f'withholds it, {_COMMAND} clean" has it cleaned',
     _S.PROVISIONING: 'an instance is getting it: wait, or delete its server',
     _S.ASSIGNED: 'migrate or delete the server that has it first',
-    _S.DIRTY: f'its host cleans it: wait, or see {_COMMAND} history"',
+    _S.DIRTY: f'its host cleans it: wait, or see {_COMMAND} show"',
     _S.CLEANING: f'its host cleans it: wait, or see {_COMMAND} history"',
     _S.QUARANTINED: f'{_COMMAND} release" has it cleaned and offered, '
                     f'{_COMMAND} retire" takes it out of the cloud',

@@ -44,8 +44,9 @@ class Verdict(enum.StrEnum):
     """What a record says about its device.
 
     ``passed``: it may have the next tenant. ``failed``: it is quarantined
-    after a cleaning. ``outdated``: it passed all steps that its host was asked
-    for, but the policy requires others now, and it is cleaned again.
+    after a cleaning, or waits for another cleaning policy. ``outdated``: it
+    failed no step that its host was asked for, but the policy requires others
+    now, and it is cleaned again.
     ``interrupted``: the attempt ended without a verdict, and another one
     began. ``quarantined``: it is quarantined for a reason that no cleaning
     found. ``released``: an operator had it cleaned again, which proves

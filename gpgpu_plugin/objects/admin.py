@@ -27,8 +27,8 @@ class VariantInfo(variant.Variant):
     """A variant, with the number of devices that it matches now.
 
     :ivar status: a domain.variant.Status
-    :ivar reason: why its last change was undone, or which hosts keep it from
-        ending
+    :ivar reason: why its last change was undone, which hosts keep it from
+        ending, or why its GPUs may not pass its cleaning policy
     :ivar hosts_pending: number of hosts that do not have its last change yet
     """
 

@@ -21,7 +21,7 @@ from tests.fixtures import cloud
 SECRET = b'TENANT-A-SECRET-WEIGHTS'
 
 
-class MemoryTest(cloud.GpuCloud):
+class MemoryCase(cloud.GpuCloud):
     """One server with eight GPUs, whose memory no reset clears."""
 
     def setUp(self) -> None:
@@ -44,6 +44,19 @@ class MemoryTest(cloud.GpuCloud):
 
     def has_secret(self, device: dict[str, typing.Any]) -> bool:
         return SECRET in self.vfio.content(device['address'])
+
+    def history(self, device: dict[str, typing.Any],
+                *options: str) -> typing.Any:
+        return json.loads(self.manage(
+            'device', 'history', device['uuid'], '--verify', *options))
+
+    def machine(self, device: dict[str, typing.Any]) -> dict[str, typing.Any]:
+        """Return the device as NVIDIA's check SEC21-05 reads it."""
+        [found] = self.history(device, '--export', 'sec21-05')['machines']
+        return dict(found)
+
+
+class MemoryTest(MemoryCase):
 
     def test_next_server_never_reads_what_the_last_one_left(self) -> None:
         device = self.use()
@@ -69,16 +82,6 @@ class MemoryTest(cloud.GpuCloud):
         self.assertFalse(any(map(self.has_secret, self.gpus.values())))
         self.wait_offered()
         self.boot(self.flavor(H100=8))
-
-    def history(self, device: dict[str, typing.Any],
-                *options: str) -> typing.Any:
-        return json.loads(self.manage(
-            'device', 'history', device['uuid'], '--verify', *options))
-
-    def machine(self, device: dict[str, typing.Any]) -> dict[str, typing.Any]:
-        """Return the device as NVIDIA's check SEC21-05 reads it."""
-        [found] = self.history(device, '--export', 'sec21-05')['machines']
-        return dict(found)
 
     def test_ledger_has_the_evidence_of_each_step(self) -> None:
         self.manage('variant', 'set', 'H100', '--cleaning-policy', 'scrub',
@@ -133,3 +136,52 @@ class MemoryTest(cloud.GpuCloud):
         # The memory is evidence again: what had a tenant is looked at.
         self.manage('variant', 'set', 'H100', '--cleaning-policy', 'default')
         self.wait_states(available=7, quarantined=1)
+
+
+class BarThatKeepsNothingTest(MemoryCase):
+    """GPUs that show no memory without their driver, and clear it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.vfio.stuck.update(self.gpus)
+        self.vfio.outlasting.clear()
+
+    def reason(self, device: dict[str, typing.Any]) -> str | None:
+        found: str | None = self.listing(
+            'device', 'show', device['uuid'])['reason']
+        return found
+
+    def verdicts(self, device: dict[str, typing.Any]) -> list[str]:
+        return [record['verdict'] for record in self.history(
+            device, '--json')]
+
+    def test_gpu_waits_until_its_policy_can_pass(self) -> None:
+        # Before the first tenant.
+        self.assertIn('choose now: reset+memory-clear+settings', self.listing(
+            'variant', 'show', 'H100')['reason'])
+        device = self.use()
+        self.wait_for(
+            lambda: 'waits: cleaning policy: canary inapplicable' in (
+                self.reason(device) or ''), 'the GPU to wait for a policy')
+        self.wait_states(available=7, dirty=1)
+        self.wait_inventory(8, 1)
+        self.boot(self.flavor(H100=8), expected='ERROR')
+        server = self.boot(self.flavor(H100=7))
+        self.assertNotIn(f'gpu1 {device["address"]}', self.devices_of(server))
+        self.delete(server)
+        self.wait_states(dirty=8)
+        # It is not cleaned again in vain, but when an operator asks for it.
+        self.run_once('gpu1')
+        self.assertEqual(['failed'], self.verdicts(device))
+        self.manage('device', 'clean', device['uuid'])
+        self.wait_for(lambda: self.verdicts(device) == ['failed'] * 2,
+                      'the second cleaning')
+
+        self.manage('variant', 'set', 'H100', '--cleaning-policy',
+                    'reset+memory-clear+settings')
+        self.wait_states(available=8)
+        self.assertIsNone(self.reason(device))
+        self.assertEqual(['failed', 'failed', 'passed'],
+                         self.verdicts(device))
+        self.wait_offered()
+        self.boot(self.flavor(H100=8))

@@ -22,8 +22,10 @@ from sqlalchemy import orm
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd.upgrade import result
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import variant as variant_db
 
 _REVISION = re.compile(r'\d{4}')
 
@@ -101,6 +103,19 @@ def computes(session: orm.Session, timeout: float) -> result.Result:
     return result.join(
         found, f'{host_db.count(session)} hosts are known, none is silent, '
                f'and all have version {version.VERSION}')
+
+
+def policies(session: orm.Session) -> result.Result:
+    """Check that GPUs can pass the cleaning policy of their variant."""
+    counts, doubts = (device_db.count_by_variant(session),
+                      variant_db.doubts(session))
+    found = [row.name for row in variant_db.all(session)
+             if row.id in counts and row.name in doubts]
+    return result.warning(
+        f'GPUs of {result.names(found)} may wait for another cleaning policy '
+        f'after their first instance: "gpgpu-manage variant show" says why, '
+        f'and which to choose') if found else result.success(
+        f'{len(counts)} variants have GPUs that can pass theirs')
 
 
 def _utc(seconds: float) -> str:

@@ -141,9 +141,11 @@ def _reasons(session: orm.Session,
             foreign[uuid] += [
                 f'mdev {name}' if is_mdev else f'type {name} of {row.address}'
                 for name in vgpus.existing_vgpus]
-    return {uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
-                  f'{", ".join(found)}'
-            for uuid, found in foreign.items() if found} | _waits(session, devices)
+    return {
+        uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
+              f'{", ".join(found)}'
+        for uuid, found in foreign.items() if found
+    } | _waits(session, devices)
 
 
 def _waits(session: orm.Session, devices: Sequence[device_list.ListedDevice],

@@ -47,10 +47,12 @@ def _infos(session: orm.Session,
                for change in change_db.all(session)}
     pending = {variant_id: change_db.hosts_pending(session, change)
                for variant_id, change in changes.items()}
+    doubts = variant_db.doubts(session)
     return tuple(
         objects.VariantInfo(
             devices=counts.get(row.id, 0), status=row.status,
-            reason=row.reason or _waits_for(session, changes.get(row.id)),
+            reason=row.reason or _waits_for(session, changes.get(row.id))
+            or doubts.get(row.name),
             hosts_pending=pending.get(row.id, 0),
             **dataclasses.asdict(variant_db.to_domain(row)))
         for row in rows)

@@ -96,6 +96,14 @@ class ShippedTest(base.BaseTestCase):
             variant.name.partition('_')[0]: variant.vendor
             for variant in self.variants})
 
+    def test_entry_has_the_policy_that_its_model_passes_or_its_own(self):
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'x.yaml')
+        path.write_text(TWO.replace('"20b0"', '"20B0", cleaning_policy: scrub')
+                        + '  - {name: V100, vendor: "10de", device: "1db4"}')
+        self.assertEqual(
+            ['reset+memory-clear+settings', 'scrub', 'default'],
+            [variant.cleaning_policy for variant in catalogue.read(path)])
+
     def test_shipped_entry_accepts_no_unsupported_hardware(self):
         for variant in self.variants:
             self.assertFalse(variant.unsupported_ok, variant.name)
@@ -249,8 +257,22 @@ class ImportTest(cmd_base.CommandTestCase):
     def test_import_without_a_file_reads_the_shipped_catalogue(self):
         self.assertEqual([
             ('NVIDIA_H100_SXM5_80GB', 'created', 8),
-            ('AMD_MI300X', 'created', 0)], self.imported(
-                '--only', 'NVIDIA_H100_SXM5_80GB', '--only', 'AMD_MI300X'))
+            ('NVIDIA_L4', 'created', 0)], self.imported(
+                '--only', 'NVIDIA_H100_SXM5_80GB', '--only', 'NVIDIA_L4'))
+
+    def test_policy_that_gpus_may_not_pass_is_noted_before_any_tenant(self):
+        result = self.manage(
+            'variant', 'import', '--only', 'NVIDIA_H100_SXM5_80GB',
+            '--only', 'AMD_MI300X', '--only', 'NVIDIA_P40')
+        self.assertEqual(0, result.code)
+        self.assertIn('GPUs of AMD_MI300X, NVIDIA_P40 may wait for another '
+                      'cleaning policy', result.err)
+        for name, policy, reason in (
+                ('NVIDIA_H100_SXM5_80GB', 'reset+memory-clear+settings', ''),
+                ('NVIDIA_P40', 'default', 'choose now: reset+scrub-guest')):
+            shown = self.json('variant', 'show', name)
+            self.assertEqual(policy, shown['Cleaning Policy'])
+            self.assertIn(reason, shown['Reason'] or '')
 
     def test_entry_that_differs_from_its_variant_is_refused(self):
         self.manage('variant', 'create', 'A100', '--vendor', '10de',

@@ -47,8 +47,9 @@ class VariantTest(base.CommandTestCase):
             '--revision', 'A1', '--type', 'gpu', '--resource-class', 'PGPU',
             '--trait', 'CUSTOM_B', '--trait', 'HW_GPU_API_VULKAN',
             '--mix-policy', 'any_mix', '--allocation-policy',
-            'breadth_first', '--cleaning-policy', 'scrub', '--memory-mib',
-            '81920', '--unsupported-ok')
+            'breadth_first', '--cleaning-policy',
+            'reset+memory-clear+settings', '--memory-mib', '81920',
+            '--unsupported-ok')
         self.assertEqual(
             {
                 'Name': 'big',
@@ -62,7 +63,7 @@ class VariantTest(base.CommandTestCase):
                 'Traits': ['CUSTOM_B', 'HW_GPU_API_VULKAN'],
                 'Mix Policy': 'any_mix',
                 'Allocation Policy': 'breadth_first',
-                'Cleaning Policy': 'scrub',
+                'Cleaning Policy': 'reset+memory-clear+settings',
                 'Memory Mib': 81920,
                 'Link Partitions': None,
                 'Unsupported Ok': True,

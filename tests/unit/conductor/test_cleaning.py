@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
@@ -280,6 +281,8 @@ class PostponedTest(CleaningCase):
             cleaning.postponed(
                 self.db, task.device_uuid, attempt, 'no program')
             self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+            [device] = device_admin.list_all(self.db, state='dirty')
+            self.assertEqual('waits: no program', device.reason)
             # The next attempt is one at the same request.
             self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
         self.assertEqual('clean_interrupted', self.kinds()[-1])
@@ -467,6 +470,74 @@ class FinishedTest(CleaningCase):
         self.start(task)
         self.finish(task, results=cleaned.failed('looked at'))
         self.assertEqual('quarantined', self.row(task).state)
+
+    def waiting(self):
+        """Return a device of whose memory the policy says nothing."""
+        [task] = self.dirty()
+        self.start(task)
+        self.finish(task, results=cleaned.mute('canary'))
+        return task
+
+    def test_device_that_cannot_pass_its_policy_waits(self):
+        task = self.waiting()
+        self.assertEqual({'dirty': 1, 'available': 7}, self.states())
+        [device] = device_admin.list_all(self.db, state='dirty')
+        self.assertIn('waits: cleaning policy: canary inapplicable: no memory;'
+                      ' "gpgpu-manage variant set" chooses', device.reason)
+        self.assertEqual('clean_failed', self.kinds()[-1])
+        [record] = ledger_admin.list_all(self.db, task.device_uuid)
+        self.assertEqual(('failed', task.request), (
+            record.fields['verdict'], record.fields['request']))
+        # Neither its host nor an instance gets it.
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertRaises(exception.ClaimDenied, self.claim, 8)
+        self.assertEqual((task.stable_id,), cleaning.vfs_refused(
+            self.db, hosts.origin('h1', base.NODE), [task.stable_id]))
+
+    def test_device_that_waits_is_cleaned_when_its_variant_changes(self):
+        task = self.waiting()
+        self.set_variant(cleaning_policy='reset-only')
+        [again] = cleaning.tasks(self.db, 'h1')
+        # Another request would accept what the guest changed.
+        self.assertEqual((task.request, ('reset', 'settings')),
+                         (again.request, again.steps))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+        self.assertIsNone(self.row(task).reason)
+
+    def test_device_that_waits_is_no_matter_of_other_variants(self):
+        self.waiting()
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='OTHER', vendor='10de', device='20b0'))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+    def test_device_that_waits_is_cleaned_when_its_variant_goes(self):
+        task = self.waiting()
+        variant_admin.delete(self.db, 'H100')
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual((task.request, None), (again.request, again.variant))
+
+    def test_device_that_waited_is_cleaned_after_its_next_guest(self):
+        """The reason of its last request is none of the next one."""
+        task = self.waiting()
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).where(
+                models.Device.uuid == task.device_uuid).values(
+                    state='assigned', clean_token='the next one'))
+            session.execute(sa.update(models.Device).where(
+                models.Device.uuid == task.device_uuid).values(
+                    state='dirty'))
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual('the next one', again.request)
+
+    def test_policy_that_changes_during_a_cleaning_that_says_nothing(self):
+        [task] = self.dirty()
+        self.set_variant(cleaning_policy='reset+memory-clear+settings')
+        self.start(task)
+        self.finish(task, results=cleaned.mute('canary'))
+        self.assertEqual('clean_interrupted', self.kinds()[-1])
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertIn('memory-clear', again.steps)
 
     def test_reset_alone_is_enough_only_if_the_policy_says_so(self):
         self.set_variant(cleaning_policy='reset-only')

@@ -244,7 +244,8 @@ class ClaimTest(ChangeCase):
         self.claim(1, 'i3', host='h5')
         self.run_all()
         self.assertEqual(('ready', 0), self.shown())
-        self.assertIsNone(variant_admin.show(self.db, 'H100').reason)
+        self.assertNotIn(
+            'change', variant_admin.show(self.db, 'H100').reason or '')
         for old, new in zip(before, self.generations(), strict=True):
             self.assertLess(old, new)
         [assigned] = device_admin.list_all(self.db, host='h1')
@@ -317,7 +318,7 @@ class ClaimTest(ChangeCase):
         self.run_all()
         releases.release(self.db, base.uuids(granted))
         changed = variant_admin.set_(self.db, H100)
-        self.assertIsNone(changed.reason)
+        self.assertNotIn('change', changed.reason or '')
 
 
 class BusyTest(ChangeCase):
@@ -431,7 +432,8 @@ class FailureTest(ChangeCase):
         self.failing = frozenset()
         self.run_all()
         self.assertEqual(('ready', 0), self.shown())
-        self.assertIsNone(variant_admin.show(self.db, 'H100').reason)
+        self.assertNotIn(
+            'change', variant_admin.show(self.db, 'H100').reason or '')
         self.assertEqual(['H100'] * 5, self.variants())
 
     def test_changed_variant_can_be_claimed_on_the_other_hosts(self):

@@ -27,6 +27,7 @@ from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
@@ -199,6 +200,16 @@ class CleanTest(WithdrawalCase):
         self.assertEqual('cleaning', self.clean(task.device_uuid).state)
         self.assertEqual([], self.events('clean'))
         self.finish(task)
+
+    def test_device_that_waits_for_another_policy_is_tried_again(self):
+        [task] = self.dirty()
+        self.start(task)
+        self.finish(task, results=cleaned.mute('canary'))
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertIsNone(self.clean(task.device_uuid).reason)
+        self.assertEqual(1, len(self.events('clean')))
+        [again] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual(task.request, again.request)
 
     def test_cleaning_that_an_operator_ended_is_not_believed_later(self):
         [task] = self.dirty()

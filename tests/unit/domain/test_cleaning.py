@@ -129,6 +129,64 @@ class FailureTest(base.BaseTestCase):
                 results, ('a',)))
 
 
+class HarmlessTest(base.BaseTestCase):
+
+    def test_cleaning_that_found_nothing_proves_nothing_but_does_no_harm(self):
+        steps = FailureTest.STEPS
+        for results, expected in (
+                (cleaned.results(steps), True),
+                (cleaned.mute('canary'), True),
+                ([*cleaned.mute('canary'), result('scrub', 'inapplicable')],
+                 True),
+                # A step that is missing, or failed, is the device's or host's.
+                (cleaned.mute('canary')[1:], False),
+                ([*cleaned.mute('canary'), result('scrub', 'failed')], False),
+                ([result('reset', 'failed'), *cleaned.mute('reset')], False),
+                (cleaned.failed('why'), False)):
+            self.assertIs(expected, cleaning.is_harmless(results, steps),
+                          [str(found) for found in results])
+
+    def test_scrub_of_a_part_is_no_scrub(self):
+        results = [result('scrub', bytes_verified=1, bytes_of_memory=2),
+                   result('canary', 'inapplicable')]
+        self.assertIs(False, cleaning.is_harmless(
+            results, ('scrub', 'canary')))
+
+
+class ModelTest(base.BaseTestCase):
+    """What is known of a model, before any of it was cleaned."""
+
+    H100, V100, MI300X = ('10de', '2330'), ('10de', '1db4'), ('1002', '74a1')
+
+    def test_policy_of_a_model_is_what_it_passes_without_its_driver(self):
+        for model, expected in (
+                (self.H100, 'reset+memory-clear+settings'),
+                (self.V100, 'default'), (self.MI300X, 'default')):
+            policy = cleaning.of_model(*model)
+            self.assertEqual((expected, expected), (
+                policy, cleaning.check_policy(policy)))
+
+    def test_policy_that_most_gpus_cannot_pass_is_doubted(self):
+        for policy, model, expected in (
+                ('default', self.H100, 'canary of its cleaning policy can '
+                 'say nothing about most GPUs without their driver'),
+                ('default', self.H100, 'now: reset+memory-clear+settings pa'),
+                ('scrub', self.V100, 'scrub and canary of its'),
+                ('default', self.V100, 'now: reset+scrub-guest+settings pas'),
+                ('default', self.MI300X, 'reset-only passes and proves noth'),
+                ('reset+memory-clear+knobs', self.V100,
+                 'memory-clear and knobs of')):
+            text = cleaning.doubt(policy, *model)
+            self.assertIn(expected, text)
+
+    def test_other_policies_are_not_doubted(self):
+        for policy, model in (
+                ('reset+memory-clear+knobs+settings', self.H100),
+                ('reset-only', self.V100), ('reset+acme-scrub', self.MI300X),
+                ('reset+scrub-guest+settings', self.V100)):
+            self.assertIsNone(cleaning.doubt(policy, *model))
+
+
 class ProvenTest(base.BaseTestCase):
 
     def test_device_that_passed_all_that_is_required_is_proven(self):

@@ -9,18 +9,23 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Tests of the checks of the schema and of hosts.
+"""Tests of the checks of the schema, of hosts and of cleaning policies.
 
 tests/functional_db runs them on PostgreSQL and MariaDB.
 """
+
+import dataclasses
 
 import sqlalchemy as sa
 
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd.upgrade import database
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
 from tests.fixtures import database as database_fixture
 from tests.unit.cmd.upgrade import base
 from tests.unit.conductor import base as conductor_base
@@ -78,6 +83,37 @@ class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
         text = self.failure(self.check())
         self.assertIn('the tables volumes: [database] connection names the '
                       'database of another service', text)
+
+
+class PoliciesTest(base.ResultMixin, conductor_base.ConductorTestCase):
+
+    def check(self):
+        with self.db.reader() as session:
+            return database.policies(session)
+
+    def set_policy(self, policy):
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, 'H100'), cleaning_policy=policy))
+
+    def test_policy_that_may_not_pass_is_a_warning_before_any_tenant(self):
+        self.assertIn('GPUs of H100 may wait for another cleaning policy '
+                      'after their first', self.warning(self.check()))
+        self.set_policy('reset+memory-clear+settings')
+        self.assertEqual('1 variants have GPUs that can pass theirs',
+                         self.success(self.check()))
+
+    def test_policy_that_a_gpu_has_passed_is_none(self):
+        releases.release(self.db, conductor_base.uuids(self.boot(1)))
+        self.clean_all()
+        self.success(self.check())
+        # That proves nothing about another one.
+        self.set_policy('scrub')
+        self.warning(self.check())
+
+    def test_variant_without_gpus_is_none(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='V100', vendor='10de', device='1db4'))
+        self.assertNotIn('V100', self.warning(self.check()))
 
 
 SAME = f'none is silent, and all have version {version.VERSION}'
