@@ -209,7 +209,7 @@ _WORDS: Mapping[_Kind, Callable[[str, str], str]] = {
     _Kind.MOVE: lambda host, names: (
         f'move instance {names} to another host, and wait for the cleaning'),
 }
-_EACH = frozenset({_Kind.ENABLE_TYPE, _Kind.ENABLE, _Kind.REPAIR})
+_ONE_BY_ONE = frozenset({_Kind.ENABLE_TYPE, _Kind.ENABLE, _Kind.REPAIR})
 """Kinds with a command for each of their subjects."""
 
 
@@ -224,7 +224,7 @@ def in_words(host: str, proposal: Iterable[objects.ChangeInfo],
     return '; '.join(
         _words(host, kind, ', '.join(some), request)
         for kind, subjects in names.items()
-        for some in (([name] for name in subjects) if kind in _EACH
+        for some in (([name] for name in subjects) if kind in _ONE_BY_ONE
                      else [subjects]))
 
 
