@@ -108,8 +108,8 @@ class StatusProgramTest(base.BaseTestCase):
         code, found = self.status()
         self.assertEqual(2, code)
         self.assertEqual(
-            {'Conductors': 1, 'Keys of hosts and schedulers': 2,
-             '[gpgpu] of nova.conf': 1, 'Devices that Nova assigns': 2,
-             'Placement': 1},
+            {'Conductors': 1, 'Cleaning policies': 1,
+             'Keys of hosts and schedulers': 2, '[gpgpu] of nova.conf': 1,
+             'Devices that Nova assigns': 2, 'Placement': 1},
             {name: result for name, (result, _) in found.items() if result},
             found)
