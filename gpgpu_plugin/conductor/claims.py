@@ -81,8 +81,7 @@ def claim(db: api.Database, request: objects.ClaimRequest,
 
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
-        loaded = _end_orphans(
-            session, host, request, capacity.load_host(session, host.id))
+        loaded = capacity.load_host(session, host.id)
         assigned = _assigned_before(request, loaded.rows.assignments)
         if not assigned:
             offers = selection.offers(loaded.groups)
@@ -149,25 +148,6 @@ def _fingerprint(request: objects.ClaimRequest) -> str:
     if request.exact_devices:
         return json.dumps({'exact_devices': request.exact_devices})
     return json.dumps(codec.to_primitive(request.request), sort_keys=True)
-
-
-def _end_orphans(session: orm.Session, host: models.Host,
-                 request: objects.ClaimRequest,
-                 loaded: capacity.LoadedHost) -> capacity.LoadedHost:
-    """Release what the host found unused; return the host after that.
-
-    Assignments of the same claim and the same request are its result.
-    """
-    orphans = [
-        row for row in loaded.rows.assignments
-        if row.uuid in request.orphans
-        and row.instance_uuid == request.instance_uuid
-        and not (_has_key(row, request)
-                 and row.request == _fingerprint(request))]
-    if not orphans:
-        return loaded
-    return loaded.after(releases.release_all(session, host, orphans),
-                        ended=[row.uuid for row in orphans])
 
 
 def _has_key(row: assignment_db.AssignmentRow,

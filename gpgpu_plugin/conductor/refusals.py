@@ -117,4 +117,4 @@ def _key(request: objects.ClaimRequest) -> tuple[str, str]:
     return request.host, json.dumps([
         codec.to_primitive(request.request), request.allocated,
         request.numa_nodes, request.numa_choices, request.sockets,
-        request.orphans, request.exact_devices], sort_keys=True)
+        request.exact_devices], sort_keys=True)

@@ -289,22 +289,11 @@ def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
     return now
 
 
-def release_all(session: orm.Session, host: models.Host,
-                rows: Sequence[assignment_db.AssignmentRow],
-                ) -> list[device_db.DeviceRow]:
-    """Release active assignments in a transaction that locked their host.
-
-    :returns: their devices afterwards
-    :raises Conflict: a device is neither provisioning nor assigned
-    """
-    return _end_all(session, host, rows, 'release', _RELEASE)
-
-
 def release_active(session: orm.Session, host: models.Host,
                    row: models.Assignment, *,
                    at: datetime.datetime | None = None,
                    by_host: bool = False) -> None:
-    """Release one active assignment, as ``release_all`` does.
+    """Release one active assignment in a transaction that locked its host.
 
     :param at: when it ends; None: now
     :param by_host: its host, where the guest was, says so

@@ -58,8 +58,6 @@ class ClaimRequest:
     :ivar numa_choices: other sets of nodes to which the host could move it
     :ivar sockets: the NUMA nodes of each of the host's sockets; empty:
         unknown
-    :ivar orphans: UUIDs of assignments of the instance on the host that nobody
-        uses any more, as the host found; they end before devices are selected
     :ivar exact_devices: names of devices, as domain.allocation.exact reads
         them, which the instance gets instead of what a flavor requests. The
         caller adds them to the instance's Placement allocation
@@ -79,7 +77,6 @@ class ClaimRequest:
     numa_nodes: tuple[int, ...] | None = None
     numa_choices: tuple[tuple[int, ...], ...] = ()
     sockets: tuple[tuple[int, ...], ...] = ()
-    orphans: tuple[str, ...] = ()
     exact_devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Collection
 from collections.abc import Sequence
 
 from oslo_log import log as logging
@@ -36,64 +36,45 @@ def claim(tracker: resource_tracker.ResourceTracker,
     :raises ClaimDenied: the conductor denied it
     :raises HostNotReady: the conductor knows less than this host
     """
-    # A release that is still pending, such as from before the instance was
-    # shelved, would end what is granted now.
-    tracker.flush_releases()
-    request = dataclasses.replace(
-        request, orphans=_orphans(tracker, request))
-    granted = _request(tracker, request)
-    while _corrects_book(tracker, request, granted):
+    orphans = _release_orphans(tracker, request)
+    try:
+        # A release that is still pending, such as from before the instance was
+        # shelved, would end what is granted now.
+        tracker.flush_releases()
         granted = _request(tracker, request)
-    _check_against_book(tracker, granted)
-    _forget_orphans(tracker, request, granted)
-    return granted
+        while _corrects_book(tracker, request, granted):
+            granted = _request(tracker, request)
+        _check_against_book(tracker, granted)
+        return granted
+    finally:
+        # Some may have ended long ago, which had to be found out first.
+        if orphans:
+            tracker.assignments.remove(request.instance_uuid, orphans)
 
 
-def _orphans(tracker: resource_tracker.ResourceTracker,
-             request: claim_obj.ClaimRequest) -> tuple[str, ...]:
-    """Return what an earlier stay of the instance left here."""
+def _release_orphans(tracker: resource_tracker.ResourceTracker,
+                     request: claim_obj.ClaimRequest) -> Collection[str]:
+    """Release what an earlier stay of the instance left here; return it."""
     operation = (
         liveness.Operation(liveness.Kind.BUILD)
         if request.migration_uuid is None else
         liveness.Operation(liveness.Kind.PREPARE, request.migration_uuid))
     try:
-        return tuple(sorted(tracker.find_orphans(
+        found = tracker.find_orphans(
             tracker.assignments.of_instance(request.instance_uuid),
-            operation=operation)))
+            operation=operation)
     except Exception:
         LOG.exception('Cannot check what an earlier stay of instance %s left '
                       'on %s; it stays assigned', request.instance_uuid,
                       tracker.host)
         return ()
-
-
-def _end_orphans(tracker: resource_tracker.ResourceTracker,
-                 request: claim_obj.ClaimRequest, reason: str) -> None:
-    """End what was left here although the claim was denied.
-
-    It may be in the way of the next one.
-    """
-    if request.orphans:
-        tracker.release_instance(
-            request.instance_uuid,
-            lambda assignment: assignment.uuid in request.orphans)
-    elif reason == request_mod.Reason.REQUEST_CHANGED:
-        # The book lacks what the conductor has, which the comparison ends.
-        tracker.request_reconcile()
-
-
-def _forget_orphans(tracker: resource_tracker.ResourceTracker,
-                    request: claim_obj.ClaimRequest,
-                    granted: claim_obj.Claim) -> None:
-    ended = set(request.orphans).difference(
-        assignment.uuid for assignment in granted.assignments)
-    if ended:
+    if found:
         LOG.warning(
-            'Released assignments on %s that nobody used, as instance %s '
+            'Releasing assignments on %s that nobody uses, as instance %s '
             'claims devices there: %s', tracker.host, request.instance_uuid,
-            ', '.join(sorted(ended)))
-        tracker.assignments.remove(request.instance_uuid, ended)
-        tracker.refresh()
+            ', '.join(sorted(found)))
+        tracker.release(found)
+    return found
 
 
 def _request(tracker: resource_tracker.ResourceTracker,
@@ -101,7 +82,9 @@ def _request(tracker: resource_tracker.ResourceTracker,
     try:
         return tracker.session.call(tracker.api.claim, request)
     except exception.ClaimDenied as denied:
-        _end_orphans(tracker, request, denied.reason)
+        if denied.reason == request_mod.Reason.REQUEST_CHANGED:
+            # The book lacks what the conductor has, which a comparison ends.
+            tracker.request_reconcile()
         raise
     except (exception.Fenced, exception.NoSession):
         raise

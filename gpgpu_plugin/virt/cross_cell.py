@@ -52,7 +52,7 @@ class CrossCellMixin(migration_mod.MigrationMixin):
                 or not requested_devices.asks_for_gpus(instance.flavor)):
             spawn()
             return
-        migration = roles.migration_to(instance, self.gpu_tracker.host)
+        migration = roles.migration_at(instance, self.gpu_tracker.host)
         with self._gpu_working(
                 instance, lambda: roles.destination_of(migration)):
             try:
@@ -96,7 +96,7 @@ class CrossCellMixin(migration_mod.MigrationMixin):
         if (instance.task_state == task_states.RESIZE_MIGRATED
                 and instance.hidden):
             self._gpu_confirm_with(
-                roles.migration_from(instance, self.gpu_tracker.host),
+                roles.migration_at(instance, self.gpu_tracker.host),
                 instance, cleanup)
         else:
             cleanup()

@@ -107,14 +107,13 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
     def _gpu_unclaim(self, instance: nova_types.Instance) -> None:
         try:
-            migration = roles.migration_of(instance)
+            unclaim(self.gpu_tracker, instance.uuid, roles.migration_at(
+                instance, self.gpu_tracker.host))
         except Exception:
             LOG.exception('Cannot end the claim that the failed migration of '
                           'instance %s made on its destination; the '
                           'destination releases it with its next comparison '
                           'with Nova', instance.uuid)
-        else:
-            unclaim(self.gpu_tracker, instance.uuid, migration)
 
     def confirm_migration(
             self, context: nova_types.Context,
@@ -286,30 +285,24 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
 def unclaim(tracker: resource_tracker.ResourceTracker,
             instance_uuid: str, migration: nova_types.Migration) -> None:
-    """End the claim of a migration's destination; never raises.
+    """End the claim of a migration's destination.
 
-    The destination ends whatever is left over.
+    :raises Exception: the destination ends it later
     """
     is_destination = roles.destination_of(migration)
-    try:
-        uuids = [
-            assignment.uuid for assignment in tracker.api.instance_assignments(
-                gpgpu_context.current(), instance_uuid)
-            if assignment.host == migration.dest_compute
-            and is_destination(assignment)]
-        if not uuids:
-            return
-        # A destination that was restarted meanwhile has prepared all that is
-        # assigned there, this claim, too.
-        tracker.session.call(tracker.api.abort, uuids, touched=True)
-        if migration.dest_compute == tracker.host:
-            tracker.assignments.remove(instance_uuid, uuids)
-            tracker.refresh()
-    except Exception:
-        LOG.exception(
-            'Cannot end the claim of migration %s, which failed; its '
-            'destination %s ends it later', migration.uuid,
-            migration.dest_compute)
+    uuids = [
+        assignment.uuid for assignment in tracker.api.instance_assignments(
+            gpgpu_context.current(), instance_uuid)
+        if assignment.host == migration.dest_compute
+        and is_destination(assignment)]
+    if not uuids:
+        return
+    # A destination that was restarted meanwhile has prepared all that is
+    # assigned there, this claim, too.
+    tracker.session.call(tracker.api.abort, uuids, touched=True)
+    if migration.dest_compute == tracker.host:
+        tracker.assignments.remove(instance_uuid, uuids)
+        tracker.refresh()
 
 
 def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,

@@ -144,54 +144,22 @@ def _migrations(instance: nova_types.Instance) -> list[nova_types.Migration]:
         reverse=True)
 
 
-def migration_to(instance: nova_types.Instance,
+def migration_at(instance: nova_types.Instance,
                  host: str) -> nova_types.Migration:
-    """Return the migration with which an instance comes to a host.
+    """Return the migration with which an instance comes to or leaves a host.
 
-    Across cells the instance has no migration context.
+    Across cells the instance has no migration context. Older migrations are
+    not considered: Nova leaves the status of a migration as it was when
+    nova-compute is killed.
 
-    :raises NotFound: there is none, or it is over
-    """
-    return _undecided(instance, lambda migration: bool(
-        migration.dest_compute == host))
-
-
-def migration_from(instance: nova_types.Instance,
-                   host: str) -> nova_types.Migration:
-    """Return the migration with which an instance leaves a host.
-
-    :raises NotFound: there is none, or it is over
-    """
-    return _undecided(instance, lambda migration: bool(
-        migration.source_compute == host))
-
-
-def _undecided(instance: nova_types.Instance,
-               of_host: Callable[[nova_types.Migration], bool],
-               ) -> nova_types.Migration:
-    """Return the newest migration of a host, if it is not over.
-
-    Older ones are not considered: Nova leaves the status of a migration as it
-    was when nova-compute is killed.
-
-    :param of_host: returns whether a migration is one of the host
-    :raises NotFound: there is none, or it is over
+    :raises NotFound: there is none, or the newest one is over
     """
     migrations = _migrations(instance)
     where = location_with(instance, migrations)
     for migration, known in zip(migrations, where.migrations, strict=True):
-        if of_host(migration):
+        if host in (known.source, known.dest):
             if liveness.is_over(known, where):
                 break
             return migration
     raise exception.NotFound(
         kind='unfinished migration of instance', name=instance.uuid)
-
-
-def migration_of(instance: nova_types.Instance) -> nova_types.Migration:
-    """Return Nova's record of the migration that an instance is in."""
-    assert instance.migration_context is not None
-    migration: nova_types.Migration = objects.Migration.get_by_id(
-        nova_context.get_admin_context(),
-        instance.migration_context.migration_id)
-    return migration

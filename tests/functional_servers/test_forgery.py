@@ -125,9 +125,8 @@ class ForgeryTest(base.ConductorTestCase):
                 {'host': host, 'node': host, 'node_uuid': base.NODE,
                  'start_uuid': 'mine', 'identity': {'machine_id': 'mine'},
                  'expected': 1}
-                if method == 'begin_session' else dataclasses.replace(
-                    self.request(1, 'i9', host=host),
-                    orphans=tuple(self.assigned))),
+                if method == 'begin_session' else
+                self.request(1, 'i9', host=host)),
             'report': base.scan((), host, base.NODE, number=9),
             'assignments': self.assigned, 'known': [], 'number': 9,
             'ages': dict.fromkeys(self.assigned, 3600),

@@ -64,31 +64,6 @@ class ClaimTest(base.ConductorTestCase):
         exc = self.assertRaises(exception.ClaimDenied, self.claim, 2)
         self.assertEqual('request_changed', exc.reason)
 
-    def test_orphans_end_before_another_request_of_the_same_key(self):
-        left = self.boot(3)
-        other = self.boot(1, 'i2')
-        granted = claims.claim(self.db, dataclasses.replace(
-            self.request(2), orphans=tuple(
-                base.uuids(left) + base.uuids(other))), lease=60)
-        self.assertEqual({'dirty': 3, 'assigned': 1, 'provisioning': 2,
-                          'available': 2}, self.states())
-        self.assertEqual(base.uuids(granted), [
-            assignment.uuid
-            for assignment in claims.of_instance(self.db, 'i1')])
-
-    def test_orphans_of_the_same_request_are_its_devices(self):
-        left = self.boot(2)
-        granted = claims.claim(self.db, dataclasses.replace(
-            self.request(2), orphans=tuple(base.uuids(left))), lease=60)
-        self.assertEqual(base.uuids(left), base.uuids(granted))
-
-    def test_denied_claim_ends_no_orphan(self):
-        left = self.boot(3)
-        self.assertRaises(
-            exception.ClaimDenied, claims.claim, self.db, dataclasses.replace(
-                self.request(8), orphans=tuple(base.uuids(left))), lease=60)
-        self.assertEqual({'assigned': 3, 'available': 5}, self.states())
-
     def test_later_claim_has_a_higher_generation_of_the_host(self):
         granted = [self.claim_destination(1, 'm1'), self.boot(1),
                    self.claim_destination(1, 'm2'), self.claim(1, 'i2')]

@@ -82,14 +82,6 @@ class RefusalsTest(base.ConductorTestCase):
         self.assertEqual(
             base.uuids(self.full), base.uuids(self.ask(8, 'owner')))
 
-    def test_refusal_after_orphans_ended_is_not_kept(self):
-        # They are not ended any more: the transaction was rolled back.
-        orphans = tuple(base.uuids(self.full))
-        exc = self.assertRaises(
-            exception.ClaimDenied, self.ask, 9, 'owner', orphans=orphans)
-        self.assertEqual(request.Reason.NOT_ENOUGH_AVAILABLE, exc.reason)
-        self.assertIn('SELECT devices', self.denied(9, 'i2'))
-
     def test_refusal_is_found_out_anew_after_half_a_minute(self):
         self.now = refusals.LIFETIME
         self.assertNotIn('SELECT devices', self.denied(1, 'i2'))

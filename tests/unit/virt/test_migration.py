@@ -49,8 +49,6 @@ class MigrationCase(base.DriverTestCase):
         self.useFixture(fixtures.MockPatchObject(
             objects.MigrationList, 'get_by_filters',
             return_value=[self.migration]))
-        self.useFixture(fixtures.MockPatchObject(
-            roles, 'migration_of', return_value=self.migration))
 
     def begin(self, gpus=3, image=None):
         """Begin a resize: the destination's call, then the source's.
@@ -165,7 +163,8 @@ class MigrationTest(MigrationCase):
         self.useFixture(fixtures.MockPatch(
             'nova.virt.fake.FakeDriver.migrate_disk_and_power_off',
             side_effect=RuntimeError('no space')))
-        roles.migration_of.side_effect = LookupError('no database')
+        objects.MigrationList.get_by_filters.side_effect = LookupError(
+            'no database')
         self.assertRaises(RuntimeError, self.begin, 3)
 
     def test_flavor_without_gpus_claims_nothing(self):
@@ -237,8 +236,8 @@ class MigrationTest(MigrationCase):
             self.api, 'abort', side_effect=oslo_messaging.RemoteError()))
         log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.virt.migration'))
-        migration.unclaim(self.tracker, 'i1', self.migration)
-        self.assertIn('h1 ends it later', log.output)
+        self.driver._gpu_unclaim(self.instance)
+        self.assertIn('the destination releases it', log.output)
 
     def test_unclaim_leaves_other_hosts_and_roles_as_they_are(self):
         self.begin(3)

@@ -163,8 +163,8 @@ class UndecidedTest(base.BaseTestCase):
 
     def found(self):
         found = {
-            roles.migration_to(self.instance, 'h1').uuid,
-            roles.migration_from(self.instance, 'h9').uuid}
+            roles.migration_at(self.instance, 'h1').uuid,
+            roles.migration_at(self.instance, 'h9').uuid}
         self.assertEqual(1, len(found))
         return found.pop()
 
@@ -186,9 +186,7 @@ class UndecidedTest(base.BaseTestCase):
         self.instance.task_state = None
         self.assertRaises(exception.NotFound, self.found)
 
-    def test_migration_in_the_other_direction_does_not_count(self):
+    def test_migration_of_other_hosts_does_not_count(self):
         self.migrate('new', 'post-migrating', created_at=2, number=1)
-        for find, host in ((roles.migration_to, 'h9'),
-                           (roles.migration_from, 'h1')):
-            self.assertRaises(
-                exception.NotFound, find, self.instance, host)
+        self.assertRaises(
+            exception.NotFound, roles.migration_at, self.instance, 'h2')
