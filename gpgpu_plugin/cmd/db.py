@@ -27,6 +27,7 @@ from gpgpu_plugin.db import author
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import sqlite_lock
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.gpu_map import text
 
 
@@ -47,11 +48,14 @@ class DBRestored(database.Command, command.Command):
         # Only this command needs the conductor's rules, and a name.
         from gpgpu_plugin.cmd import reach  # noqa: PLC0415
         from gpgpu_plugin.conductor import sessions  # noqa: PLC0415
+        minutes = host_state.minutes_to_report(
+            self.database_conf.gpgpu.digest_interval)
         hosts = sessions.mark_restored(self.database.by(author.Author(
             actor=f'operator {reach.actor()}')))
         self.app.stdout.write(
             f'{text.counted(len(hosts), "host")} will report all devices '
-            f'and assignments\n')
+            f'and assignments within {minutes} min; "gpgpu-manage host list" '
+            f'shows "restored" until they have\n')
 
 
 class DBPurge(database.Command, command.Command):

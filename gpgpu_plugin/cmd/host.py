@@ -25,6 +25,7 @@ from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.objects import admin
 
@@ -41,10 +42,18 @@ class HostList(reach.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        hosts = self.api.host_list(
+            gpgpu_context.admin(), limit=parsed_args.limit,
+            marker=parsed_args.marker)
+        if any(host.host_state == host_state.HostState.RESTORED
+               for host in hosts):
+            minutes = host_state.minutes_to_report(
+                self.rpc_conf.gpgpu.digest_interval)
+            self.note(f'the database was restored: such a host reports what '
+                      f'it has within {minutes} min of its last call (Heard '
+                      f'At); a restart of nova-compute there hastens it')
         return columns.rows(
-            self.api.host_list(
-                gpgpu_context.admin(), limit=parsed_args.limit,
-                marker=parsed_args.marker),
+            hosts,
             ('host', 'node', 'node_uuid', 'devices', 'host_state',
              'draining', 'reported_at', 'heard_at', 'version'))
 

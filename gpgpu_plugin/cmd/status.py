@@ -145,7 +145,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def _computes(self) -> result.Result:
         with self._database.reader() as session:
             return database.computes(
-                session, self._conf.gpgpu.session_timeout)
+                session, self._conf.gpgpu.session_timeout,
+                self._conf.gpgpu.digest_interval)
 
     @_checked
     def _policies(self) -> result.Result:

@@ -45,6 +45,7 @@ from gpgpu_plugin.doctor import database
 from gpgpu_plugin.doctor import drift as drift_mod
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.rpc import doctor_contract
@@ -154,6 +155,8 @@ def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
         groups=inventory.inventory(host, groups).groups,
         drifts=database.compare(view.HostRows(
             host=host.name, assignments=rows, usages=tuple(usages),
+            restored_since=(host_state.utc(host.heard_at or 0)
+                            if host.restored else None),
             busy_devices=tuple(
                 view.DeviceRow(uuid=uuid, address=address, state=state)
                 for uuid, address, state in busy),

@@ -36,9 +36,11 @@ class HostStates:
         """Return the state of a host."""
         if self._closed is None:
             return None
-        return self._closed.get(host, host_state.HostState.UP)
+        return (self._closed[host].state if host in self._closed
+                else host_state.HostState.UP)
 
     def is_closed(self, host: str) -> bool:
         """Return whether its nova-compute takes no instance, as is known."""
         return self.of(host) in (
-            host_state.HostState.SILENT, host_state.HostState.DISABLED)
+            host_state.HostState.SILENT, host_state.HostState.RESTORED,
+            host_state.HostState.DISABLED)

@@ -115,6 +115,9 @@ def shown_state_by(rank: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
         (device.group_id.is_(None), device_rules.UNMANAGED),
         (~device.present, device_rules.MISSING),
         (sa.and_(~device.enabled, available), device_rules.DISABLED),
+        (sa.and_(available, device.host_id.in_(
+            sa.select(models.Host.id).where(models.Host.restored))),
+         device_rules.UNKNOWN),
         else_=device.state)
 
 

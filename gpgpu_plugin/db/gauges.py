@@ -157,7 +157,8 @@ def _capacities(host: _Name,
                 is_silent: sa.ColumnElement[bool]) -> _Select:
     vgpu_type = models.VGPUType
     remaining = sa.case(
-        (sa.or_(is_silent, models.Host.service_disabled), 0),
+        (sa.or_(is_silent, models.Host.restored,
+                models.Host.service_disabled), 0),
         else_=vgpu_type.remaining_capacity)
     return (
         sa.select(host.label('host'), models.Variant.name,

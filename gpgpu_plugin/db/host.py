@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -251,26 +252,31 @@ def count(session: orm.Session) -> int:
         .where(models.Host.deleted == 0)).one()
 
 
-def silent(session: orm.Session, since: float) -> list[str]:
-    """Return the names of live hosts that made no call since a time."""
-    return _names(session, sa.func.coalesce(models.Host.heard_at, 0) < since)
+class ClosedHost(typing.NamedTuple):
+    """Host to which no instance can come, and the time of its last call."""
+
+    state: host_state.HostState
+    heard_at: float
 
 
-def closed(session: orm.Session,
-           since: float) -> dict[str, host_state.HostState]:
+def closed(session: orm.Session, since: float) -> dict[str, ClosedHost]:
     """Return the live hosts to which no instance can come, by name.
 
     :param since: a host that has not called since then is silent
     """
-    host, state = models.Host, host_state.HostState
-    silent = sa.func.coalesce(host.heard_at, 0) < since
+    host, states = models.Host, host_state.HostState
+    heard_at = sa.func.coalesce(host.heard_at, 0.0)
+    found = session.execute(
+        sa.select(host.name, heard_at, host.restored, host.service_disabled)
+        .where(host.deleted == 0, sa.or_(
+            heard_at < since, host.restored, host.service_disabled,
+            host.draining))
+        .order_by(host.name))
     return {
-        name: (state.SILENT if is_silent else state.DISABLED if is_disabled
-               else state.DRAINING)
-        for name, is_silent, is_disabled in session.execute(
-            sa.select(host.name, silent, host.service_disabled).where(
-                host.deleted == 0,
-                sa.or_(silent, host.service_disabled, host.draining)))}
+        name: ClosedHost(
+            states.SILENT if at < since else states.RESTORED if restored
+            else states.DISABLED if disabled else states.DRAINING, at)
+        for name, at, restored, disabled in found}
 
 
 def of_other_versions(session: orm.Session, version: str,
@@ -290,17 +296,6 @@ def of_other_versions(session: orm.Session, version: str,
 
 def names(session: orm.Session) -> list[str]:
     """Return the names of all live hosts."""
-    return _names(session, sa.true())
-
-
-def restored(session: orm.Session) -> list[str]:
-    """Return the names of live hosts that must report after a restore."""
-    return _names(session, models.Host.restored.is_(True))
-
-
-def _names(session: orm.Session,
-           condition: sa.ColumnElement[bool]) -> list[str]:
     return list(session.scalars(
-        sa.select(models.Host.name)
-        .where(models.Host.deleted == 0, condition)
+        sa.select(models.Host.name).where(models.Host.deleted == 0)
         .order_by(models.Host.name)))

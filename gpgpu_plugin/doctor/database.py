@@ -23,7 +23,15 @@ from gpgpu_plugin.domain import device as device_rules
 
 
 def compare(rows: view.HostRows) -> tuple[drift.Drift, ...]:
-    """Return the drifts in the rows of a host."""
+    """Return the drifts in the rows of a host.
+
+    If it has not reported since a restore, they are those of the backup.
+    """
+    if rows.restored_since is not None:
+        return (drift.of(
+            'host_not_reported', rows.host, rows.host,
+            database=f'it was restored; the host called last at '
+                     f'{rows.restored_since}'),)
     return (*_devices(rows), *_capacities(rows),
             *usages(rows.host, rows.usages, {
                 assignment.uuid for assignment in rows.assignments}))

@@ -213,6 +213,11 @@ KINDS: tuple[Kind, ...] = (
          meaning='The stored capacity of a type differs from what the '
                  'devices of its group give.',
          advice='The conductor computes it again'),
+    Kind(name='host_not_reported', severity=_UNKNOWN,
+         meaning='The database was restored from a backup, and the host has '
+                 'not reported what it has since.',
+         advice='Wait until "gpgpu-manage host list" does not show it as '
+                'restored. A restart of nova-compute there hastens it'),
     Kind(name='usage_without_assignment', severity=_WARNING,
          repair=Repair.USAGE,
          meaning='A usage goes on, and its assignment has ended or never '

@@ -170,9 +170,12 @@ class HostRows:
     """What the database says about one host.
 
     :ivar usages: UUIDs of assignments whose usage goes on
+    :ivar restored_since: time of the last call of a host that must report
+        after a restore of the database; None: it has
     """
 
     host: str
+    restored_since: str | None = None
     assignments: tuple[AssignedRow, ...] = ()
     busy_devices: tuple[DeviceRow, ...] = ()
     capacities: tuple[CapacityRow, ...] = ()

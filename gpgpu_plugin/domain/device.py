@@ -143,8 +143,9 @@ TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
 
 
 UNMANAGED, MISSING, DISABLED = 'unmanaged', 'missing', 'disabled'
+UNKNOWN = 'unknown'
 
-SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, *DeviceState)
+SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, UNKNOWN, *DeviceState)
 
 ASSIGNED_STATES = frozenset({_S.PROVISIONING, _S.ASSIGNED})
 """States in which an active assignment has the device."""
@@ -226,13 +227,16 @@ def is_claimable(state: str, *, enabled: bool, present: bool,
 
 
 def shown_state(state: str, *, enabled: bool, present: bool,
-                managed: bool, children: Collection[str] = ()) -> str:
+                managed: bool, children: Collection[str] = (),
+                restored: bool = False) -> str:
     """Return the state that operators see, as one word.
 
     An assigned device is shown as assigned, whatever else is wrong with it:
     the assignment lasts until Nova ends it. A retired one is shown as retired.
 
     :param children: states of its vGPUs
+    :param restored: whether its host has not reported since a restore of the
+        database: one that was available then may be assigned
     """
     if state in ASSIGNED_STATES or state == DeviceState.RETIRED:
         return str(state)
@@ -248,4 +252,6 @@ def shown_state(state: str, *, enabled: bool, present: bool,
         return MISSING
     if not enabled and state == DeviceState.AVAILABLE:
         return DISABLED
+    if restored and state == DeviceState.AVAILABLE:
+        return UNKNOWN
     return str(state)

@@ -74,9 +74,10 @@ VERMILLION = _with_dark_letter('#d55e00', 166)
 GREY = _with_dark_letter('#999999', 247)
 BLACK = _with_light_letter('#000000', 16)
 WHITE = _with_dark_letter('#ffffff', 231)
+BROWN = _with_light_letter('#7f5000', 94)
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY_BLUE, YELLOW, VERMILLION, GREY,
-           BLACK, WHITE)
+           BLACK, BROWN, WHITE)
 _CYCLE = COLOURS[:7]
 
 
@@ -104,6 +105,7 @@ STATES: Mapping[str, Mark] = types.MappingProxyType({
         _mark('Q', VERMILLION, _State.QUARANTINED),
         _mark('X', GREY, device_rules.DISABLED),
         _mark('M', BLACK, device_rules.MISSING),
+        _mark('N', BROWN, device_rules.UNKNOWN),
         _mark('U', WHITE, device_rules.UNMANAGED))})
 """Mark of each shown state, in the order of legends.
 

@@ -19,10 +19,13 @@ import sqlite3
 import typing
 from collections.abc import Iterator
 
+import fixtures
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.conductor import sessions
 from tests.fixtures import cloud
+from tests.functional import test_vgpus
 
 
 class SessionsTest(cloud.GpuCloud):
@@ -102,20 +105,33 @@ class SessionsTest(cloud.GpuCloud):
         self.wait_states(assigned=2, available=6)
 
 
+class _Backup(fixtures.Fixture):
+    """A backup of a conductor's SQLite file."""
+
+    def __init__(self, conductor: cloud.Conductor) -> None:
+        self._path = str(conductor.database.engine.url.database)
+
+    def _setUp(self) -> None:
+        self._copy = sqlite3.connect(':memory:')
+        self.addCleanup(self._copy.close)
+        with contextlib.closing(sqlite3.connect(self._path)) as source:
+            source.backup(self._copy)
+
+    def restore(self) -> None:
+        """Bring the database back to when the backup was made."""
+        with contextlib.closing(sqlite3.connect(self._path)) as target:
+            self._copy.backup(target)
+
+
 class RestoreTest(cloud.GpuCloud):
     """A backup of the database that is older than a running server."""
 
     def setUp(self) -> None:
         super().setUp()
-        path = self.conductor.database.engine.url.database
-        backup = sqlite3.connect(':memory:')
-        self.addCleanup(backup.close)
-        with contextlib.closing(sqlite3.connect(path)) as source:
-            source.backup(backup)
+        backup = self.useFixture(_Backup(self.conductor))
         self.server = self.boot(self.flavor(H100=2))
         self.before = self.devices_of(self.server)
-        with contextlib.closing(sqlite3.connect(path)) as target:
-            backup.backup(target)
+        backup.restore()
         self.assertEqual(set(), self.devices_of(self.server))
 
     def check(self) -> None:
@@ -155,3 +171,72 @@ class RestoreTest(cloud.GpuCloud):
             {assignment.uuid for assignment
              in self.driver().gpu_tracker.assignments.all()})
         self.check()
+
+
+class RestoredVGPUsTest(test_vgpus.VGPUViews, cloud.GpuCloud):
+    """A host with vGPUs, and one with GPUs that nobody can get."""
+
+    machines = {'gpu1': 'nvidia-t4-2', 'gpu2': 'old-two-card'}
+    variants = test_vgpus.T4
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q', '--host', 'gpu1')
+        self.drivers = self.bound_drivers('gpu1')
+        backup = self.useFixture(_Backup(self.conductor))
+        self.server = self.boot(self.vgpu_flavor(Q4=2))
+        self._leave_a_whole_gpu_dirty()
+        self.assertNotEqual(self.drivers, self.bound_drivers('gpu1'))
+        backup.restore()
+        sessions.mark_restored(self.conductor.database)
+
+    def _leave_a_whole_gpu_dirty(self) -> None:
+        """Delete a server whose GPU its host does not clean at once."""
+        with fixtures.MonkeyPatch('gpgpu_plugin.conductor.cleaning.tasks',
+                                  lambda *args: ()):
+            self.delete(self.boot(self.vgpu_flavor(whole=1)))
+            self.wait_states(variant='T4', dirty=1, assigned=3)
+            self.run_once('gpu1')
+
+    def _report(self) -> None:
+        for host in self.machines:
+            # Due every few minutes.
+            self.driver(host).gpu_tracker._schedule.require(tasks.Task.DIGEST)
+            self.run_once(host)
+
+    def test_hosts_have_all_that_they_had_when_they_have_reported(
+            self) -> None:
+        shown = {row['host']: row for row in self.listing('host', 'list')}
+        self.assertEqual(
+            ('restored', {'unknown': 2}),
+            (shown['gpu1']['host_state'], shown['gpu1']['devices']))
+        self._report()
+        self.assertEqual({'up'}, {
+            row['host_state'] for row in self.listing('host', 'list')})
+        self.wait_for(lambda: self.bound_drivers('gpu1') == self.drivers,
+                      'the GPU has its driver again')
+        # Two of four, and all of the other GPU.
+        self.wait_for(lambda: self.remaining() == {
+            'passthrough': 1, 'T4-4Q': 6}, 'capacity')
+        self.wait_for(lambda: self.unallocated()['4Q'] == 6,
+                      'capacity in Placement')
+        self.delete(self.boot(self.vgpu_flavor(Q4=6)))
+
+    def test_usage_goes_on_with_its_project_and_flavor(self) -> None:
+        self._report()
+        usages = self.listing('usage', 'list')
+        self.assertEqual(
+            [(self.server['id'], self.server['tenant_id'],
+              self.server['flavor']['original_name'], 'T4', None)] * 2,
+            [(usage['instance_uuid'], usage['project_id'], usage['flavor'],
+              usage['variant'], usage['ended_at']) for usage in usages])
+
+    def test_host_of_which_nobody_can_get_a_gpu_is_deleted(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 1))
+        self._report()
+        self.computes['gpu2'].stop()
+        self.manage('host', 'delete', 'gpu2')
+        self.assertEqual(['gpu1'], [
+            row['host'] for row in self.listing('host', 'list')])
+        self.restart_compute('gpu2')

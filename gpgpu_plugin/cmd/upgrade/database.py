@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 
 import sqlalchemy as sa
@@ -26,6 +25,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import host_state
 
 _REVISION = re.compile(r'\d{4}')
 
@@ -73,25 +73,33 @@ def _without_revision(tables: list[str]) -> result.Result:
         f'of another service. Correct the option')
 
 
-def computes(session: orm.Session, timeout: float) -> result.Result:
+def computes(session: orm.Session, timeout: float,
+             digest_interval: float) -> result.Result:
     """Check that each host has called recently, and has this version.
 
     :param timeout: seconds without a call after which a host is silent
+    :param digest_interval: seconds between two calls that notice a restore
     """
     since = clock.epoch(session) - timeout
-    silent = host_db.silent(session, since)
-    restored = host_db.restored(session)
+    closed = host_db.closed(session, since)
+    silent = [name for name, host in closed.items()
+              if host.state is host_state.HostState.SILENT]
+    restored = [f'{name} (last call {host_state.utc(host.heard_at)})'
+                for name, host in closed.items()
+                if host.state is host_state.HostState.RESTORED]
     found = []
     if silent:
         found.append(result.warning(
-            f'nova-compute has made no call since {_utc(since)} on '
+            f'nova-compute has made no call since {host_state.utc(since)} on '
             f'{result.names(silent)}: start it there, or, if a host is gone, '
             f'run "gpgpu-manage host delete HOST"'))
     if restored:
         found.append(result.warning(
             f'the database was restored, and these hosts have not reported '
             f'what they have since, so that they offer nothing: '
-            f'{result.names(restored)}. Start nova-compute there'))
+            f'{result.names(restored)}. They report within '
+            f'{host_state.minutes_to_report(digest_interval)} min of that '
+            f'call; a restart of nova-compute there hastens it'))
     others = [
         f'{name} has {other or "an unknown version"}' for name, other
         in host_db.of_other_versions(session, version.VERSION, since)]
@@ -116,8 +124,3 @@ def policies(session: orm.Session) -> result.Result:
         f'after their first instance: "gpgpu-manage variant show" says why, '
         f'and which to choose') if found else result.success(
         f'{len(counts)} variants have GPUs that can pass theirs')
-
-
-def _utc(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(
-        seconds, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')

@@ -32,6 +32,8 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import partition_state
@@ -67,13 +69,18 @@ def list_all(db: api.Database, host: str | None = None,
         return tuple(dataclasses.replace(
             group, host_state=states.of(group.host),
             remaining=0 if states.is_closed(group.host) else group.remaining,
-            **_closed(group) if states.is_closed(group.host) else {})
+            **_closed(group, states.of(group.host))
+            if states.is_closed(group.host) else {})
             for group in infos)
 
 
-def _closed(group: objects.GroupInfo) -> dict[str, typing.Any]:
-    """Return the fields about partitions of a host that gets no instances."""
-    return {'free_partitions': (), 'partition_states': {
+def _closed(group: objects.GroupInfo,
+            state: host_state.HostState | None) -> dict[str, typing.Any]:
+    """Return the fields of a group whose host gets no instances."""
+    states = dict(group.states)
+    if state is host_state.HostState.RESTORED and 'available' in states:
+        states[device_rules.UNKNOWN] = states.pop('available')
+    return {'states': states, 'free_partitions': (), 'partition_states': {
         name: str(partition_state.PartitionState.UNAVAILABLE)
         if state == partition_state.PartitionState.FREE else state
         for name, state in group.partition_states.items()}}

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -37,6 +36,7 @@ from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import admin as objects
 
 LOG = logging.getLogger(__name__)
@@ -86,9 +86,8 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
         reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
                      if host.reported_at else None),
         problems=tuple(json.loads(host.problems)), session=host.session,
-        heard_at=None if host.heard_at is None else
-        datetime.datetime.fromtimestamp(
-            host.heard_at, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ'),
+        heard_at=(None if host.heard_at is None
+                  else host_state.utc(host.heard_at)),
         restored=host.restored, draining=host.draining,
         version=host.plugin_version)
 
@@ -183,9 +182,10 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
             kind='host', name=host.name,
             reason='the database was restored from a backup, and the host has '
                    'not reported since: whether its devices are clean is not '
-                   'known. Start its nova-compute, which cleans them. Or use '
-                   '--force if the GPUs are gone, or if you accept them '
-                   'without evidence')
+                   'known. Wait until "gpgpu-manage host list" does not show '
+                   'it as restored, or start its nova-compute. Or use --force '
+                   'if the GPUs are gone, or if you accept them without '
+                   'evidence')
     withheld = [
         f'{device.address} ({device.uuid}) is {reason}'
         for device in device_db.of_hosts(session, [host.id])

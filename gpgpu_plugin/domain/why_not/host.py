@@ -33,6 +33,7 @@ _Reason = request_mod.Reason
 
 HOST_SILENT = 'host_silent'
 HOST_DISABLED = 'host_disabled'
+HOST_RESTORED = 'host_restored'
 """Reasons of Nova's ComputeFilter, as far as the conductor knows them."""
 
 
@@ -40,7 +41,7 @@ HOST_DISABLED = 'host_disabled'
 class Finding:
     """A reason to refuse a request; its name is that of the claim's refusal.
 
-    :ivar reason: a request.Reason, or HOST_SILENT or HOST_DISABLED
+    :ivar reason: a request.Reason, HOST_SILENT, HOST_DISABLED or HOST_RESTORED
     :ivar resource_class: of which Placement has too little
     """
 
@@ -109,6 +110,11 @@ def _of_host(host: Host) -> Iterator[Finding]:
             reason=HOST_SILENT,
             detail='its nova-compute does not call; see "gpgpu-manage host '
                    'show" and the log of nova-compute there')
+    elif host.state is host_state.HostState.RESTORED:
+        yield Finding(
+            reason=HOST_RESTORED,
+            detail='the database was restored, and the host has not reported '
+                   'what it has since; wait, or restart nova-compute there')
     elif host.state is host_state.HostState.DISABLED:
         yield Finding(
             reason=HOST_DISABLED,

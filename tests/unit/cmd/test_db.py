@@ -124,7 +124,9 @@ class DBTest(base.BaseTestCase):
         hosts.begin(database, 'h1', 'n1')
         result = self.manage('db', 'restored')
         self.assertEqual(
-            (0, '1 host will report all devices and assignments\n', ''),
+            (0, '1 host will report all devices and assignments within '
+                '10 min; "gpgpu-manage host list" shows "restored" until '
+                'they have\n', ''),
             (result.code, result.out, result.err))
         [host] = host_admin.list_all(database)
         self.assertTrue(host.restored)

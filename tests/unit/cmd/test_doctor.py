@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import doctor_cloud
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import models
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
@@ -142,6 +143,11 @@ class ExitCodeTest(DoctorCase):
     def test_host_that_could_not_be_examined_is_5(self):
         self.found = [(SILENT,)]
         self.check(doctor.NOT_EXAMINED, {'host_not_examined': 'found'})
+
+    def test_host_that_must_report_after_a_restore_is_not_asked(self):
+        self.found = [(SILENT,)]
+        sessions.mark_restored(self.conductor.db)
+        self.check(doctor.NOT_EXAMINED, {'host_not_reported': 'found'})
 
     def test_host_that_falls_silent_meanwhile_is_5(self):
         self.found = [(REPAIRABLE,), (SILENT,)]

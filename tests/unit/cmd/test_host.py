@@ -22,6 +22,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import machine as rules
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -46,6 +47,15 @@ class HostTest(base.CommandTestCase):
         shown = self.json('host', 'show', 'h1')
         self.assertEqual((1, False), (shown['Session'], shown['Restored']))
         self.assertRegex(shown['Heard At'], r'^\d{4}-.*Z$')
+
+    def test_list_says_when_a_host_reports_after_a_restore(self):
+        self.assertEqual('', self.manage('host', 'list').err)
+        sessions.mark_restored(self.conductor.db)
+        result = self.manage('host', 'list', '-f', 'json')
+        [row] = json.loads(result.out)
+        self.assertEqual(('restored', {'unknown': 8}),
+                         (row['Host State'], row['Devices']))
+        self.assertIn('within 10 min of its last call', result.err)
 
     def test_list_and_show_have_the_version(self):
         for row in (*self.json('host', 'list'),

@@ -72,6 +72,25 @@ class HostStatesTest(base.ConductorTestCase):
             self.assertEqual(16, sum(
                 row.max_capacity for row in gauges.capacities))
 
+    def test_available_device_of_a_host_that_must_report_is_unknown(self):
+        self.boot(1)
+        with self.db.writer() as session:
+            host_db.get(session, 'h1').restored = True
+        self.assertEqual({'h1': 'restored', 'h2': 'silent'},
+                         self.shown(host_admin.list_all, 'host_state'))
+        self.assertEqual({'assigned': 1, 'unknown': 7},
+                         self.shown(host_admin.list_all, 'devices')['h1'])
+        self.assertEqual({'assigned': 1, 'unknown': 7},
+                         self.shown(group_admin.list_all, 'states')['h1'])
+        self.assertEqual(0, self.shown(
+            vgpu_type_admin.list_all, 'remaining_capacity')['h1'])
+        self.assertEqual(7, len(device_admin.list_all(
+            self.db, state='unknown')))
+        gauges = metrics.read(self.db, per_host=False,
+                              silent_after=SILENT_AFTER).gauges
+        self.assertEqual([0], [
+            row.remaining_capacity for row in gauges.capacities])
+
     def test_host_that_is_disabled_in_nova_offers_nothing(self):
         for host, disabled in (('h1', True), ('h2', True)):
             with self.db.writer() as session:

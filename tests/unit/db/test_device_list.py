@@ -34,6 +34,8 @@ class ShownStateTest(base.ConductorTestCase):
     """Devices in all states, with the vGPUs that a GPU may have."""
 
     functions = ()
+    restored = False
+    free, never = 'available', 'unknown'
 
     def setUp(self):
         super().setUp()
@@ -41,6 +43,7 @@ class ShownStateTest(base.ConductorTestCase):
         self.expected = {}
         with self.db.writer() as session:
             self.host = host_db.get(session, 'h1')
+            self.host.restored = self.restored
             [self.group] = group_db.of_hosts(session, [self.host.id])
             for state, flags in itertools.product(
                     device_rules.DeviceState, FLAGS):
@@ -63,7 +66,7 @@ class ShownStateTest(base.ConductorTestCase):
             gpu.id, device_rules.DeviceState.ASSIGNED, True, True, False))
         self.expected[name] = device_rules.shown_state(
             state, enabled=enabled, present=present, managed=managed,
-            children=children)
+            children=children, restored=self.restored)
 
     def _row(self, parent_id, state, enabled, present, managed, name=None):
         unique = str(uuid.uuid4())
@@ -94,7 +97,7 @@ class ShownStateTest(base.ConductorTestCase):
         self.assertEqual([], [
             (name, state, found[name])
             for name, state in self.expected.items() if found[name] != state])
-        self.assertEqual(set(device_rules.SHOWN_STATES),
+        self.assertEqual(set(device_rules.SHOWN_STATES) - {self.never},
                          set(self.expected.values()))
 
     def test_database_filters_by_the_shown_state(self):
@@ -108,7 +111,7 @@ class ShownStateTest(base.ConductorTestCase):
     def test_database_counts_by_the_shown_state(self):
         counts = collections.Counter(self.expected.values())
         del counts['retired']
-        counts['available'] += 1  # The one that the host reported.
+        counts[self.free] += 1  # The one that the host reported.
         with self.db.reader() as session:
             self.assertEqual(
                 {self.host.id: counts},
@@ -117,6 +120,13 @@ class ShownStateTest(base.ConductorTestCase):
             for row in gauges.read(session, per_host=True).devices:
                 found[row.state] += row.number
         self.assertEqual(counts, found)
+
+
+class RestoredShownStateTest(ShownStateTest):
+    """A host that has not reported since a restore of the database."""
+
+    restored = True
+    free, never = 'unknown', 'available'
 
 
 class PageTest(base.ConductorTestCase):

@@ -41,6 +41,10 @@ class CompareTest(base.BaseTestCase):
     def test_rows_that_agree_have_no_drift(self):
         self.assertEqual([], self.found())
 
+    def test_host_that_must_report_after_a_restore_is_not_compared(self):
+        self.assertEqual([('host_not_reported', 'h1', None)], self.found(
+            assignments=(), restored_since='2026-01-01T00:00:00Z'))
+
     def test_device_of_two_assignments_is_left(self):
         second = dataclasses.replace(ASSIGNED, uuid='a2', instance_uuid='i2')
         self.assertEqual([('device_assigned_twice', 'd1', None)], self.found(

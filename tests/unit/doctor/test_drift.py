@@ -31,8 +31,9 @@ class KindsTest(base.BaseTestCase):
         unknown = [kind for kind in drift.KINDS
                    if kind.severity is drift.Severity.UNKNOWN]
         self.assertEqual(
-            {'host_not_examined', 'conductor_not_examined',
-             'placement_not_examined', 'nova_not_examined'},
+            {'host_not_examined', 'host_not_reported',
+             'conductor_not_examined', 'placement_not_examined',
+             'nova_not_examined'},
             {kind.name for kind in unknown})
         self.assertEqual([], [kind for kind in unknown if kind.repair])
 

@@ -20,5 +20,9 @@ class HostStateTest(base.BaseTestCase):
 
     def test_states_are_the_words_that_lists_show(self):
         self.assertEqual(
-            ['up', 'silent', 'disabled', 'draining'],
+            ['up', 'silent', 'restored', 'disabled', 'draining'],
             list(host_state.HostState))
+
+    def test_host_notices_a_restore_within_two_intervals(self):
+        self.assertEqual(10, host_state.minutes_to_report(300))
+        self.assertEqual(1, host_state.minutes_to_report(10))

@@ -123,7 +123,7 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def check(self, timeout=900):
         with self.db.reader() as session:
-            return database.computes(session, timeout)
+            return database.computes(session, timeout, 300)
 
     def set_host(self, **values):
         with self.db.writer() as session:
@@ -170,5 +170,12 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def test_host_that_must_report_after_a_restore_is_named(self):
         sessions.mark_restored(self.db)
-        self.assertIn('offer nothing: h1. Start nova-compute there',
-                      self.warning(self.check()))
+        text = self.warning(self.check())
+        self.assertRegex(text, r'offer nothing: h1 \(last call 20.*Z\)\. They '
+                               r'report within 10 min')
+        self.assertNotIn('start it there', text)
+        # It is down, so it will not report.
+        self.set_host(heard_at=1000.0)
+        text = self.warning(self.check())
+        self.assertIn(' on h1: start it there', text)
+        self.assertNotIn('within', text)

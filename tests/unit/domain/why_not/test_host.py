@@ -68,6 +68,11 @@ class FindingsTest(oslotest_base.BaseTestCase):
             base.t4s(FREE, state=host_state.HostState.DISABLED),
             base.request(1)))
 
+    def test_host_that_must_report_after_a_restore_is_named(self):
+        self.assertEqual(['host_restored'], reasons(
+            base.t4s(FREE, state=host_state.HostState.RESTORED),
+            base.request(1)))
+
     def test_topology_is_examined_if_there_are_enough(self):
         host = base.t4s(FREE, USED, FREE, USED, draining=True)
         self.assertEqual(
