@@ -37,7 +37,10 @@ def _seconds(text: str) -> float:
 
 
 class ConductorPing(reach.Command, lister.Lister):
-    """List the conductors that answer; exit code 1 if none does."""
+    """List the conductors that answer, and why one takes no calls.
+
+    The exit code is 1 if none answers.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -58,8 +61,14 @@ class ConductorPing(reach.Command, lister.Lister):
         if not answers:
             raise exception.ConductorUnavailable(
                 method='ping', timeout=parsed_args.wait)
-        return (('Host', 'PID', 'Version', 'RPC Version', 'Started At'),
+        if parsed_args.this_host and all(
+                answer.unfit for answer in answers):
+            raise exception.HostNotReady(
+                path=answers[0].host, reason=answers[0].unfit)
+        return (('Host', 'PID', 'Version', 'RPC Version', 'Started At',
+                 'Takes No Calls'),
                 [(answer.host, answer.pid, answer.version, answer.rpc_version,
                   datetime.datetime.fromtimestamp(
                       answer.started_at, datetime.UTC).isoformat(
-                          timespec='seconds')) for answer in answers])
+                          timespec='seconds'), answer.unfit or '-')
+                 for answer in answers])

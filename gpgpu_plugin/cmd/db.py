@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import uuid
 
 from cliff import command
 from cliff import show
@@ -24,6 +25,7 @@ from gpgpu_plugin.cmd import dates
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import author
+from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import sqlite_lock
@@ -44,12 +46,24 @@ class DBSync(database.Command, command.Command):
 class DBRestored(database.Command, command.Command):
     """Make all hosts report what they have, after a restore from a backup."""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--cloud', type=uuid.UUID, metavar='UUID',
+            help='also make this database, which replaces one that was lost, '
+                 'that of the cloud to which the hosts belong: they refuse '
+                 'another one, and nova-compute logs its UUID')
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         # Only this command needs the conductor's rules, and a name.
         from gpgpu_plugin.cmd import reach  # noqa: PLC0415
         from gpgpu_plugin.conductor import sessions  # noqa: PLC0415
         minutes = host_state.minutes_to_report(
             self.database_conf.gpgpu.digest_interval)
+        if parsed_args.cloud is not None:
+            self.database.write(lambda session: caller_key.set_cloud(
+                session, str(parsed_args.cloud)))
         hosts = sessions.mark_restored(self.database.by(author.Author(
             actor=f'operator {reach.actor()}')))
         self.app.stdout.write(

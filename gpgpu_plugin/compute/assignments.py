@@ -66,6 +66,7 @@ class _Book:
     :ivar session: number of the newest session that a conductor gave
     :ivar generation: highest generation that a conductor acknowledged when
         the file was written
+    :ivar cloud: UUID of the cloud whose conductors gave sessions; empty: none
     """
 
     assigned: ByInstance = dataclasses.field(default_factory=dict)
@@ -78,6 +79,7 @@ class _Book:
     prepared: frozenset[str] = frozenset()
     session: codec.StoredCounter = 0
     generation: codec.StoredCounter = 0
+    cloud: str = ''
 
 
 def not_free(path: pathlib.Path) -> dict[str, str]:
@@ -422,11 +424,16 @@ class HostAssignments:
         with self._lock:
             return self._book.generation
 
-    def begin(self, session: int, generation: int) -> None:
+    def cloud(self) -> str:
+        """Return the UUID of the cloud that gave sessions; empty: none."""
+        with self._lock:
+            return self._book.cloud
+
+    def begin(self, session: int, generation: int, cloud: str = '') -> None:
         """Store a session that has begun."""
         with self._lock:
             self._save(dataclasses.replace(
-                self._book, session=session,
+                self._book, session=session, cloud=cloud or self._book.cloud,
                 generation=max(self._book.generation, generation)))
 
     def acknowledge(self, generation: int) -> None:

@@ -126,7 +126,7 @@ class HostSession:
                 start_uuid=self.start_uuid, identity=identity,
                 expected=expected, generation=self.generation(),
                 superseded=self._superseded, doubted=self._doubted,
-                version=version.VERSION)
+                version=version.VERSION, cloud=self._book.cloud())
             try:
                 granted = self._api.begin_session(
                     gpgpu_context.admin(), request)
@@ -148,7 +148,7 @@ class HostSession:
             self._restored = granted.restored
             self._refused = None
             self._fenced = False
-        self._book.begin(granted.number, granted.generation)
+        self._book.begin(granted.number, granted.generation, granted.cloud)
         LOG.info('Session %s of host %s has begun%s', granted.number,
                  self._host, '; the conductor\'s database was restored'
                  if granted.restored else '')

@@ -82,6 +82,7 @@ class Counters:
     """Counters of this process. Thread-safe.
 
     :param methods: names of the RPC methods; a message may name others
+    :ivar fit: whether the conductor takes calls
     """
 
     def __init__(self, registry: prometheus_client.CollectorRegistry,
@@ -125,6 +126,9 @@ class Counters:
             'gpgpu_notifications_dropped', 'Notifications that this conductor '
             'has deleted unsent, because too many waited or one was too '
             'large.', registry=registry)
+        self.fit = prometheus_client.Gauge(
+            'gpgpu_conductor_fit', 'Whether this conductor takes calls.',
+            registry=registry)
         prometheus_client.Info(
             'gpgpu_build', 'Version of this conductor.', registry=registry,
             ).info({'version': version.VERSION,

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import prometheus_client
 from oslo_config import cfg
@@ -62,14 +63,17 @@ class Monitoring:
             None)
         self._server: http_server.Listener | None = None
 
-    def start(self, database: api.Database) -> None:
+    def start(self, database: api.Database,
+              unfit: Callable[[], str] = lambda: '') -> None:
         """Serve the counters, and the gauges of a database.
 
+        :param unfit: returns why the conductor takes no calls; empty: it does
         :raises ConfigInvalid: another process listens on the port
         """
         if self._address is None:
             return
         self.counters.begin_with_0()
+        self.counters.fit.set_function(lambda: not unfit())
         self._reading = cached_reading.CachedReading(
             'metrics', functools.partial(
                 metrics.read, database, per_host=self._per_host,
@@ -79,7 +83,8 @@ class Monitoring:
             self._reading.get, per_host=self._per_host,
             silent_after=self._silent_after))
         self._server = metrics_server.listener(
-            self._address, functools.partial(metrics.text, self._registry))
+            self._address, functools.partial(metrics.text, self._registry),
+            unfit)
         LOG.info('Metrics are served at http://%(address)s%(path)s',
                  {'address': self._server.start(),
                   'path': metrics_server.PATH})

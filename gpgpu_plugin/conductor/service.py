@@ -27,6 +27,7 @@ from gpgpu_plugin.conductor import caller_keys
 from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import choices
 from gpgpu_plugin.conductor import concurrency
+from gpgpu_plugin.conductor import fitness
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
@@ -118,20 +119,31 @@ class ConductorService:
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,
-                         self._monitoring.counters.cleaned, self.choices),
-                     ping.PingEndpoint(conf, self._transport)]
+                         self._monitoring.counters.cleaned, self.choices)]
+        masters = (
+            key_files.masters(conf) if key_files.is_required(conf) else ())
         verifier = guard.Verifier(
-            key_files.masters(conf), caller_keys.CallerKeys(self.database),
-            ) if key_files.is_required(conf) else None
+            masters, caller_keys.CallerKeys(self.database),
+            ) if masters else None
         if verifier is None and conf.gpgpu.sign_calls is False:
             LOG.warning(
                 'Calls are not signed: whoever can send messages to the '
                 'broker can take and release GPUs of any instance. Remove '
                 '[gpgpu] sign_calls = false, and make keys with '
                 '"gpgpu-manage key"')
-        self._servers = [
-            self._make_server(conf, kind, endpoints, verifier)
-            for kind in gpgpu_context.CallerKind]
+        self._gate = fitness.Gate(
+            self.database, [master.id for master in masters], [
+                self._make_server(
+                    conf, kind, rpc_transport.conductor_topic(conf, kind),
+                    conductor_contract.Conductor, endpoints, verifier)
+                for kind in gpgpu_context.CallerKind])
+        # It answers whatever the database does.
+        self._pinged = self._make_server(
+            conf, gpgpu_context.CallerKind.OPERATOR,
+            rpc_transport.pinged_topic(conf), ping.Pinged,
+            [ping.PingEndpoint(
+                conf, self._transport, lambda: self._gate.reason)],
+            guard.Verifier(masters, ping.AnyKey()) if masters else None)
 
     def _make_notifier(self, conf: cfg.ConfigOpts) -> notifier.Notifier | None:
         """Return the sender of notifications; None: they are off."""
@@ -156,19 +168,17 @@ class ConductorService:
         return isolation.Isolation(conf, self.database)
 
     def _make_server(self, conf: cfg.ConfigOpts,
-                     kind: gpgpu_context.CallerKind,
-                     endpoints: Sequence[object],
+                     kind: gpgpu_context.CallerKind, topic: str,
+                     contract: type[object], endpoints: Sequence[object],
                      verifier: guard.Verifier | None,
                      ) -> rpc_transport.RPCServer:
         """Return the server for one kind of callers, with its own threads."""
-        topic = rpc_transport.conductor_topic(conf, kind)
         return rpc_transport.server(
             self._transport, topic,
             # No new name for each start: the broker keeps a queue of each name
             # for ever. Nobody calls one conductor by its name.
             socket.gethostname(), endpoints, conductor_locks.key,
-            guard.Guard((conductor_contract.Conductor, ping.Pinged), kind,
-                        topic, verifier),
+            guard.Guard((contract,), kind, topic, verifier),
             concurrency.THREADS_OF.get(kind),
             self._monitoring.counters.handled, conductor_locks.REPEATED)
 
@@ -183,10 +193,10 @@ class ConductorService:
         self._sqlite_lock.acquire()
         if replaced is not None:
             replaced.close_ports()
-        self._monitoring.start(self.database)
+        self._monitoring.start(self.database, lambda: self._gate.reason)
         self._vendordata.start(self.database)
-        for server in self._servers:
-            server.start()
+        self._pinged.start()
+        self._gate.start()
         if replaced is not None:
             replaced.stop()
             # The other one gave back that of the process.
@@ -219,10 +229,9 @@ class ConductorService:
         if self._isolation is not None:
             self._isolation.stop()
         self._no_candidate.stop()
-        for server in self._servers:
-            server.stop()
-        for server in self._servers:
-            server.wait()
+        self._gate.stop()
+        self._pinged.stop()
+        self._pinged.wait()
         self._counts.stop()
         self._mix.stop()
         self._refused.run_once()

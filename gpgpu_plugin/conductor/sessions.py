@@ -29,6 +29,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -98,19 +99,34 @@ def begin(db: api.Database, request: objects.SessionRequest,
 def _begin(session: orm.Session, host: models.Host,
            request: objects.SessionRequest,
            timeout: float) -> objects.Session:
+    cloud = _check_cloud(session, request)
     _check_node(session, host, request)
     restored = (host.restored or request.doubted
                 or _knows_less(host, request))
     if host.start_uuid == request.start_uuid and not restored:
         # The answer to the same request was lost.
-        return _view(host)
+        return _view(host, cloud)
     if request.expected < host.session:
         raise exception.SessionOutdated(
             host=host.name, expected=request.expected,
             current=host.session)
     _check_machine(host, request, timeout)
     _accept(session, host, request, restored)
-    return _view(host)
+    return _view(host, cloud)
+
+
+def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
+    """Refuse a host of another cloud; return the UUID of this one."""
+    cloud = caller_key_db.cloud(session)
+    if request.cloud not in ('', cloud):
+        raise exception.Conflict(
+            kind='host', name=request.host,
+            reason=f'it belongs to cloud {request.cloud}, and the database of '
+                   f'gpgpu-conductor is that of cloud {cloud}; correct '
+                   f'[database] connection, or, if this database replaces '
+                   f'the lost one, run "gpgpu-manage db restored --cloud '
+                   f'{request.cloud}"')
+    return cloud
 
 
 def _insert_host(session: orm.Session,
@@ -220,10 +236,10 @@ def _accept(session: orm.Session, host: models.Host,
         event_db.add(session, 'restored', host.name)
 
 
-def _view(host: models.Host) -> objects.Session:
+def _view(host: models.Host, cloud: str) -> objects.Session:
     return objects.Session(
         number=host.session, generation=host.generation,
-        restored=host.restored)
+        restored=host.restored, cloud=cloud)
 
 
 def check(host: models.Host | None, origin: objects.Origin | None, *,

@@ -150,7 +150,8 @@ OPTS = [
     cfg.StrOpt(
         'metrics_bind',
         help='IP address and TCP port on which gpgpu-conductor serves metrics '
-             'for Prometheus over HTTP at the path /metrics, such as '
+             'for Prometheus over HTTP at the path /metrics, and whether it '
+             'takes calls at /healthcheck, such as '
              '127.0.0.1:9464 or [::1]:9464. By default it serves none. '
              'Everybody who can connect may read the names of hosts and '
              'variants, and numbers of devices, calls and errors. There is '

@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Rows of ``caller_keys`` and ``executed_calls``."""
+"""Rows of ``caller_keys``, ``executed_calls`` and ``clouds``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from gpgpu_plugin.db import models
 
 _Key = models.CallerKey
 _Call = models.ExecutedCall
+_Cloud = models.Cloud
 
 _NUMBERS = 2 ** 31 - 1
 """Largest number of a key, as large as an INTEGER of all databases can be."""
@@ -55,6 +56,21 @@ def add(session: orm.Session, kind: str, name: str, master_id: str) -> int:
                      master_id=master_id, created_at=clock.utc(session)))
     session.flush()
     return number
+
+
+def cloud(session: orm.Session) -> str:
+    """Return the UUID of the cloud of this database."""
+    return session.execute(sa.select(_Cloud.uuid)).scalar_one()
+
+
+def set_cloud(session: orm.Session, uuid: str) -> None:
+    """Make this database that of a cloud which its hosts know."""
+    session.execute(sa.update(_Cloud).values(uuid=uuid))
+
+
+def masters(session: orm.Session) -> set[str]:
+    """Return the IDs of the master keys with which keys were made."""
+    return set(session.scalars(sa.select(_Key.master_id).distinct()))
 
 
 def revoke(session: orm.Session, kind: str, name: str,

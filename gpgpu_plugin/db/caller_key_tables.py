@@ -68,6 +68,17 @@ class ExecutedCall(column.Base):
         sa.Double, server_default='0')
 
 
+class Cloud(column.Base):
+    """What tells the cloud of this database from others; one row.
+
+    ``uuid``: made with the table; hosts keep it.
+    """
+
+    __tablename__ = 'clouds'
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    uuid: orm.Mapped[str] = orm.mapped_column(sa.String(36))
+
+
 class HostAnswer(column.Base):
     """The answer of a host to a question of a conductor.
 

@@ -50,6 +50,7 @@ Card = card_tables.Card
 CountedInstance = request_tables.CountedInstance
 RequestKind = request_tables.RequestKind
 CallerKey = caller_key_tables.CallerKey
+Cloud = caller_key_tables.Cloud
 ExecutedCall = caller_key_tables.ExecutedCall
 HostAnswer = caller_key_tables.HostAnswer
 Event = history_tables.Event

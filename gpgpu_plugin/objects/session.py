@@ -39,6 +39,7 @@ class SessionRequest:
     :ivar doubted: the database contradicts the host's book, so it must have
         been restored from a backup
     :ivar version: of its gpgpu_plugin; None: it does not say
+    :ivar cloud: UUID of the cloud that gave it sessions before; empty: none
     """
 
     host: str
@@ -51,6 +52,7 @@ class SessionRequest:
     superseded: bool = False
     doubted: bool = False
     version: str | None = None
+    cloud: str = ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,11 +61,13 @@ class Session:
 
     :ivar restored: the conductor's database knows less than the host: it was
         restored from a backup, or the host was deleted in it
+    :ivar cloud: UUID of the cloud; the host keeps it
     """
 
     number: int
     generation: int
     restored: bool
+    cloud: str = ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ import threading
 import time
 import typing
 import uuid
+from collections.abc import Callable
 
 import oslo_messaging
 from oslo_config import cfg
@@ -47,6 +48,7 @@ class PingAnswer:
     """One live conductor.
 
     :ivar started_at: seconds since the epoch
+    :ivar unfit: why it takes no calls; empty: it does
     """
 
     host: str
@@ -54,6 +56,23 @@ class PingAnswer:
     version: str
     rpc_version: str
     started_at: float
+    unfit: str = ''
+
+
+class AnyKey:
+    """Book for a ping, which must be answered without the database.
+
+    A ping changes nothing, so that the one of a key that was revoked is
+    answered.
+    """
+
+    def is_valid(self, _kind: str, _name: str, _number: int) -> bool:
+        """Take the signature of any key that was made."""
+        return True
+
+    def use(self, _nonce: str, _until: float) -> bool:
+        """Answer a copy of a ping."""
+        return True
 
 
 class Pinged(typing.Protocol):
@@ -80,7 +99,7 @@ def ping(conf: cfg.ConfigOpts,
     :param wait: seconds to listen
     :raises ConfigInvalid: calls are signed, and operators have no key here
     """
-    topic = rpc_transport.conductor_topic(conf, _OPERATOR)
+    topic = rpc_transport.pinged_topic(conf)
     signing = conductor_client.signing(conf, _OPERATOR, topic)
     transport = transport or rpc_transport.get_transport(conf)
     collector = _Collector(str(uuid.uuid4()))
@@ -123,12 +142,17 @@ class _Collector(Pinger):
 
 @contract.serve(Pinged)
 class PingEndpoint(Pinged):
-    """The endpoint by which a conductor is found."""
+    """The endpoint by which a conductor is found.
+
+    :param unfit: returns why it takes no calls
+    """
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)
 
     def __init__(self, conf: cfg.ConfigOpts,
-                 transport: rpc_transport.Transport) -> None:
+                 transport: rpc_transport.Transport,
+                 unfit: Callable[[], str] = lambda: '') -> None:
+        self._unfit = unfit
         self._askers = contract.Client(rpc_transport.client(
             transport, rpc_transport.ping_topic(conf),
             _ANSWER_VERSION).prepare(fanout=True))
@@ -141,4 +165,4 @@ class PingEndpoint(Pinged):
                 host=socket.gethostname(), pid=os.getpid(),
                 version=version.VERSION,
                 rpc_version=conductor_contract.VERSION,
-                started_at=self._started_at))
+                started_at=self._started_at, unfit=self._unfit()))

@@ -178,6 +178,11 @@ def compute_topic(conf: cfg.ConfigOpts) -> str:
     return f'{conf.gpgpu.topic_prefix}-compute'
 
 
+def pinged_topic(conf: cfg.ConfigOpts) -> str:
+    """Return the topic on which every conductor is pinged."""
+    return f'{conf.gpgpu.topic_prefix}-conductor-ping'
+
+
 def ping_topic(conf: cfg.ConfigOpts) -> str:
     """Return the topic to which conductors cast their answers to pings."""
     return f'{conf.gpgpu.topic_prefix}-ping'

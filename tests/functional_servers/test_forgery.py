@@ -44,7 +44,6 @@ from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import device_contract
-from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import cleaned
@@ -56,8 +55,7 @@ from tests.fixtures import services
 from tests.unit.conductor import base
 
 Kind = context.CallerKind
-METHODS = {**contract.methods(conductor_contract.Conductor),
-           **contract.methods(ping.Pinged)}
+METHODS = contract.methods(conductor_contract.Conductor)
 NODE2 = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))
 WANTED = 60
 REFUSED = (exception.CallerRefused, exception.NotOwner)
@@ -375,8 +373,6 @@ class ForgeryTest(base.ConductorTestCase):
                 item[0] in DEVICE_VERBS,
                 Kind.HOST not in caller.rules(item[1]))):
             for kind in caller.rules(found):
-                if method == 'ping':
-                    continue
                 arguments = self.arguments(method)
                 if method == 'changes_since':
                     arguments['known'] = []

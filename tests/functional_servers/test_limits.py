@@ -12,7 +12,9 @@
 """Tests of limits: a hung transaction delays its own host, for seconds."""
 
 import concurrent.futures
+import functools
 import time
+import types
 import uuid
 
 import sqlalchemy as sa
@@ -20,9 +22,11 @@ from oslo_db import exception as oslo_db_exception
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import fitness
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
 from tests.fixtures import database
+from tests.fixtures import patience
 from tests.fixtures import proxy
 from tests.fixtures import services
 from tests.unit.conductor import base
@@ -95,6 +99,26 @@ class PostgreSQLTest(base.ConductorTestCase):
         way.silence()
         self.assertEqual(
             1, len(claims.claim(db, self.request(1), 600).assignments))
+
+    def test_conductor_whose_database_is_silent_takes_no_calls(self):
+        # With a shorter limit, the dead connection is replaced in time.
+        way, db = self.proxied(20)
+        calls = []
+        gate = fitness.Gate(db, (), [types.SimpleNamespace(
+            **{name: functools.partial(calls.append, name)
+               for name in ('start', 'stop', 'wait')})])
+        gate.start()
+        self.addCleanup(gate.stop)
+        self.assertEqual(['start'], calls)
+        way.down()
+        self.assertTrue(patience.wait_until(lambda: gate.reason))
+        way.up()
+        self.assertTrue(patience.wait_until(lambda: not gate.reason))
+        way.silence()
+        self.assertTrue(patience.wait_until(lambda: gate.reason))
+        # New connections work.
+        self.assertTrue(patience.wait_until(lambda: not gate.reason))
+        self.assertEqual(['start', *['stop', 'wait', 'start'] * 2], calls)
 
     def test_database_that_is_away_is_named(self):
         way, db = self.proxied(5)

@@ -203,8 +203,8 @@ class DashboardTest(base.BaseTestCase):
                 for name in monitoring_files.metrics(expression)}
         # Alerts show these.
         self.assertEqual({'gpgpu_host_heard_timestamp_seconds',
-                          'gpgpu_requests_refused_total'},
-                         shown().keys() - used)
+                          'gpgpu_requests_refused_total',
+                          'gpgpu_conductor_fit'}, shown().keys() - used)
 
     def test_dashboard_asks_for_its_data_source(self):
         found = monitoring_files.dashboard()

@@ -58,6 +58,17 @@ class ConductorPingTest(base.CommandTestCase):
             self.assertEqual(code, self.manage(
                 'conductor', 'ping', '--this-host').code, host)
 
+    def test_conductor_that_takes_no_calls_is_listed_and_unhealthy(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.ping.ping', lambda *_, **__: (ping.PingAnswer(
+                host=socket.gethostname(), pid=1, version='1',
+                rpc_version='1', started_at=0, unfit='its clock is wrong'),)))
+        [row] = self.json('conductor', 'ping')
+        self.assertEqual('its clock is wrong', row['Takes No Calls'])
+        self.assertEqual(
+            f'gpgpu-manage: {socket.gethostname()}: its clock is wrong\n',
+            self.refused('conductor', 'ping', '--this-host'))
+
     def test_ping_without_a_conductor_is_an_error(self):
         self.conductor.stop()
         self.assertEqual(

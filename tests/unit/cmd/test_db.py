@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 
 import fixtures
 from oslo_config import cfg
@@ -130,6 +131,19 @@ class DBTest(base.BaseTestCase):
             (result.code, result.out, result.err))
         [host] = host_admin.list_all(database)
         self.assertTrue(host.restored)
+
+    def test_database_that_replaces_a_lost_one_is_that_of_its_hosts(self):
+        self.manage('db', 'sync')
+        conf = cfg.ConfigOpts()
+        database = api.Database(conf, f'sqlite:///{self.folder}/gpgpu.sqlite')
+        self.addCleanup(database.engine.dispose)
+        lost = str(uuid.uuid4())
+        self.assertEqual(
+            0, self.manage('db', 'restored', '--cloud', lost).code)
+        self.assertEqual(lost, hosts.begin(
+            database, 'h1', 'n1', cloud=lost).cloud)
+        self.assertEqual(
+            2, self.manage('db', 'restored', '--cloud', 'mine').code)
 
     def test_database_that_cannot_be_opened_is_one_line(self):
         self.write('sqlite:////nowhere/gpgpu.sqlite')

@@ -97,7 +97,8 @@ class RoundTripTest(AssignmentsTestCase):
         self.assertEqual(
             {'version': 1, 'assigned': {}, 'pending': ['a'],
              'released_at': {'a': 1e9}, 'confirmations': [], 'began_at': {},
-             'unclean': [], 'prepared': [], 'session': 0, 'generation': 0},
+             'unclean': [], 'prepared': [], 'session': 0, 'generation': 0,
+             'cloud': ''},
             json.loads(self.path.read_text()))
 
     def test_no_file_is_an_empty_book(self):

@@ -25,6 +25,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import models
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import orphans
@@ -79,6 +80,22 @@ class SecondComputeTest(SessionCase):
         self.assertTrue(copy.session.is_fenced)
         self.assertEqual(1, self.log.output.count('is fenced'))
         self.assertIn('gpgpu-manage host takeover h1', self.log.output)
+
+    def test_host_stays_with_its_cloud(self):
+        replaced = str(uuid.uuid4())
+        with self.conductor.db.reader() as session:
+            cloud = caller_key.cloud(session)
+        self.conductor.db.write(
+            lambda session: caller_key.set_cloud(session, replaced))
+        restarted = self.make_tracker()
+        restarted.run_once()
+        self.assertFalse(restarted.session.is_active)
+        self.assertIn(f'"gpgpu-manage db restored --cloud {cloud}"',
+                      self.log.output)
+        self.conductor.db.write(
+            lambda session: caller_key.set_cloud(session, cloud))
+        restarted.run_once()
+        self.assertTrue(restarted.session.is_active)
 
     def test_call_has_the_id_of_the_users_request(self):
         request_id = f'req-{uuid.uuid4()}'

@@ -34,7 +34,8 @@ class ServerTest(base.BaseTestCase):
             'gpgpu_plugin.conductor.http_server.STOP_DELAY', 0.01))
         self.text = lambda: b'gpgpu_hosts 2.0\n'
         self.server = metrics_server.listener(
-            LOCAL, lambda: self.text())
+            LOCAL, lambda: self.text(), lambda: self.unfit)
+        self.unfit = ''
         self.address = self.server.start()
         self.addCleanup(self.server.stop)
 
@@ -50,6 +51,13 @@ class ServerTest(base.BaseTestCase):
             ('127.0.0.1', self.address.port), patience.LONG)
         self.addCleanup(made.close)
         return made
+
+    def test_health_is_served(self):
+        self.assertEqual(200, self.ask(path='/healthcheck').status)
+        self.unfit = 'its clock is wrong'
+        answer = self.ask(path='/healthcheck')
+        self.assertEqual(503, answer.status)
+        self.assertIn(b'its clock is wrong', answer.read())
 
     def test_metrics_are_served(self):
         answer = self.ask()

@@ -223,13 +223,13 @@ class ServeTest(base.BaseTestCase):
             return ()
         self.useFixture(fixtures.MockPatchObject(
             operator_calls.host_admin, 'list_all', host_list))
-        stop = server._servers[-1].stop
+        stop = server._gate._servers[-1].stop
 
         def stop_accepting():
             stop()
             stopping.set()
         self.useFixture(fixtures.MockPatchObject(
-            server._servers[-1], 'stop', stop_accepting))
+            server._gate._servers[-1], 'stop', stop_accepting))
         caller = threading.Thread(
             target=self.api.host_list, args=[context.admin()])
         caller.start()

@@ -11,7 +11,7 @@
 #    under the License.
 """Tests of sessions: the start that may report for a host."""
 
-
+import uuid
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
@@ -21,6 +21,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import codec
@@ -31,6 +32,26 @@ from tests.unit.conductor import base
 
 SAME = machine.MachineIdentity(boot_id='b1', machine_id='h1')
 OTHER = machine.MachineIdentity(boot_id='b2', machine_id='h2')
+
+
+class CloudTest(base.ConductorTestCase):
+
+    functions = ()
+
+    def begin(self, cloud):
+        return hosts.begin(self.db, 'h1', base.NODE, start_uuid='s1',
+                           identity=SAME, cloud=cloud)
+
+    def test_host_of_another_cloud_is_refused_until_that_is_accepted(self):
+        own = self.begin('').cloud
+        self.assertEqual(own, self.begin(own).cloud)
+        other = str(uuid.uuid4())
+        exc = self.assertRaises(exception.Conflict, self.begin, other)
+        self.assertIn(f'db restored --cloud {other}', str(exc))
+        self.db.write(
+            lambda session: caller_key.set_cloud(session, other))
+        self.assertEqual(other, self.begin(other).cloud)
+        self.assertRaises(exception.Conflict, self.begin, own)
 
 
 class SessionCase(base.ConductorTestCase):

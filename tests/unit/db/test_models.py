@@ -24,7 +24,7 @@ IDENTITY = {
     'devices.address', 'assignments.vgpu_type', 'assignments.resource_class',
     'usages.instance_uuid', 'usages.role', 'usages.host', 'usages.vgpu_type',
     'usages.resource_class', 'events.kind', 'cleanings.content',
-    'cleanings.hash', 'host_answers.host'}
+    'cleanings.hash', 'host_answers.host', 'clouds.uuid'}
 
 
 def mappers():

@@ -11,6 +11,7 @@
 #    under the License.
 """Tests of finding all conductors at once."""
 
+import dataclasses
 import os
 import socket
 import threading
@@ -22,10 +23,13 @@ import oslo_messaging
 from oslotest import base
 
 from gpgpu_plugin import context
+from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import patience
@@ -65,8 +69,8 @@ class PingTest(base.BaseTestCase):
 
     def serve(self, endpoint, name='c'):
         server = rpc_transport.server(
-            self.transport, rpc_transport.conductor_topic(
-                self.conf, context.CallerKind.OPERATOR), name, [endpoint])
+            self.transport, rpc_transport.pinged_topic(
+                self.conf), name, [endpoint])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
@@ -107,8 +111,28 @@ class PingTest(base.BaseTestCase):
             (socket.gethostname(), os.getpid(), version.VERSION,
              conductor_contract.VERSION),
             (found.host, found.pid, found.version, found.rpc_version))
+        self.assertEqual('', found.unfit)
         self.assertLessEqual(began, found.started_at)
         self.assertLessEqual(found.started_at, started)
+
+    def test_conductor_that_takes_no_calls_says_why(self):
+        self.serve(ping.PingEndpoint(
+            self.conf, self.transport, lambda: 'its clock is wrong'))
+        [found] = self.ping(1)
+        self.assertEqual('its clock is wrong', found.unfit)
+
+    def test_signature_of_any_key_is_taken_and_none_is_refused(self):
+        master = signature.new_master()
+        topic = rpc_transport.pinged_topic(self.conf)
+        checks = guard.Guard(
+            (ping.Pinged,), context.CallerKind.OPERATOR, topic,
+            guard.Verifier([master], ping.AnyKey()))
+        self.assertRaises(
+            exception.CallerRefused, checks.check, {}, 'ping', {})
+        signed = master.derive(context.CallerKind.OPERATOR, 'root', 1).sign(
+            topic, 'ping', {}, None)
+        self.assertEqual('root', checks.check(
+            {'signature': dataclasses.asdict(signed)}, 'ping', {}).name)
 
     def test_all_conductors_answer_by_host_and_process(self):
         answers = answer('b', 2), answer('b', 11), answer('a', 7)

@@ -1,0 +1,144 @@
+#    Licensed under the Apache License, Version 2.0 (the "License"); you may
+#    not use this file except in compliance with the License. You may obtain
+#    a copy of the License at
+#
+#         http://www.apache.org/licenses/LICENSE-2.0
+#
+#    Unless required by applicable law or agreed to in writing, software
+#    distributed under the License is distributed on an "AS IS" BASIS, WITHOUT
+#    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
+#    License for the specific language governing permissions and limitations
+#    under the License.
+"""The gate before the RPC servers: a conductor that is not fit takes no calls.
+
+Otherwise a conductor whose database does not answer, whose clock is wrong or
+whose database is another cloud's would take its share of all calls, and fail
+each of them. Other conductors serve them, or they wait in the broker until
+their callers give up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from oslo_log import log as logging
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import cached_reading
+from gpgpu_plugin.conductor import periodic
+from gpgpu_plugin.db import api
+from gpgpu_plugin.db import caller_key as caller_key_db
+from gpgpu_plugin.db import clock
+from gpgpu_plugin.rpc import transport as rpc_transport
+
+LOG = logging.getLogger(__name__)
+
+INTERVAL = 1.0
+"""Seconds between two checks."""
+
+PATIENCE = 3.0
+"""Seconds that the database may take to answer."""
+
+MOST_APART = 30.0
+"""Seconds by which the clocks of a conductor and its database may differ."""
+
+
+def unfit(db: api.Database, masters: Collection[str],
+          own: Callable[[], float] = time.time) -> str:
+    """Return why nothing can be served from a database; empty: it can.
+
+    :param masters: IDs of the master keys; empty: calls are not signed
+    :param own: returns the seconds since the epoch by our own clock
+    """
+    try:
+        with db.reader() as session:
+            began = own()
+            now = session.execute(sa.select(clock.now())).scalar_one()
+            ended = own()
+            made_with = caller_key_db.masters(session) if masters else set()
+    except (exception.GPUPluginException, db_exception.DBError,
+            sa.exc.SQLAlchemyError) as exc:
+        reason = str(exc).partition('\n')[0]
+        return f'its database cannot be used: {reason}'
+    apart = max(began - now, now - ended)
+    if apart > MOST_APART:
+        return (f'its clock and that of its database are {apart:.0f} s apart; '
+                f'synchronise both')
+    if masters and not made_with:
+        return ('no caller has a key in its database: it is empty, or another '
+                'one than [database] connection should name; see '
+                '"gpgpu-manage key create"')
+    if masters and made_with.isdisjoint(masters):
+        return (f'the keys in its database were made with master key '
+                f'{", ".join(sorted(made_with))}, which is not in [gpgpu] '
+                f'keys_path: the database or the key is that of another cloud')
+    return ''
+
+
+class Gate:
+    """RPC servers that serve as long as their conductor is fit.
+
+    :param masters: see ``unfit``
+    :ivar reason: why they do not serve; empty: they do
+    """
+
+    def __init__(self, db: api.Database, masters: Collection[str],
+                 servers: Sequence[rpc_transport.RPCServer]) -> None:
+        self._db = db
+        self._servers = servers
+        self._reading = cached_reading.CachedReading(
+            'fitness', lambda: unfit(db, masters), 0.0, PATIENCE)
+        self._thread = periodic.Periodic(
+            'gpgpu-fitness', INTERVAL, self.check)
+        self._is_open = self._has_served = False
+        self.reason = ''
+
+    def start(self) -> None:
+        """Serve, unless the conductor is not fit, until ``stop``."""
+        self.check()
+        self._thread.start()
+
+    def check(self) -> None:
+        """Serve if the conductor is fit, otherwise do not."""
+        reason = self._reading.get()
+        if reason is None:
+            reason = f'its database has not answered for {PATIENCE:.0f} s'
+            # Connections that nobody uses may be dead as well.
+            self._db.engine.dispose()
+        if reason and not self.reason:
+            LOG.error('This gpgpu-conductor takes no calls: %s', reason)
+        elif self.reason and not reason:
+            LOG.info('This gpgpu-conductor takes calls again')
+        self.reason = reason
+        if reason and self._is_open:
+            self._close()
+        elif not reason and not self._is_open:
+            self._wait()
+            for server in self._servers:
+                server.start()
+            self._is_open = self._has_served = True
+
+    def _close(self) -> None:
+        for server in self._servers:
+            server.stop()
+        self._is_open = False
+
+    def _wait(self) -> None:
+        if self._has_served:
+            for server in self._servers:
+                server.wait()
+
+    def stop(self) -> None:
+        """Take no more calls, and wait until all that were taken are answered.
+        """
+        self._thread.stop()
+        if self._is_open:
+            self._close()
+        self._wait()
+        self._has_served = False
+        self._reading.stop()
