@@ -26,6 +26,10 @@ from oslo_context import context
 _REQUEST_ID = re.compile(r'req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
+SENT = ('request_id', 'global_request_id', 'actor', 'wanted')
+"""Fields of a context that calls carry; a server reads no others."""
+
+
 class CallerKind(enum.StrEnum):
     """Kind of a caller of gpgpu-conductor."""
 
@@ -55,7 +59,7 @@ class RequestContext(context.RequestContext):
     :ivar wanted: seconds that the caller waits for the answer to this call;
         None: no limit is known, and the call is never dropped
     :ivar signature: of this call, see rpc.signature; None: it is not signed
-    :ivar actor: who the caller says it is; no signature covers it
+    :ivar actor: who the caller says it is
     :ivar caller: who signed the call that is served; None: nobody, or this
         context was not received
     """
@@ -65,18 +69,20 @@ class RequestContext(context.RequestContext):
     actor: str | None = None
     caller: Caller | None = None
 
+    def sent(self) -> dict[str, object]:
+        """Return the fields that a call carries; its signature covers them."""
+        return {name: getattr(self, name) for name in SENT}
+
     def of_actor(self, actor: str | None) -> RequestContext:
         """Return the context for a caller that says who it is."""
         named = copy.copy(self)
         named.actor = actor
         return named
 
-    def for_call(self, wanted: float | None,
-                 signature: Mapping[str, object] | None = None,
-                 ) -> RequestContext:
-        """Return the context of one call."""
+    def for_call(self, wanted: float | None) -> RequestContext:
+        """Return the context of one call, which is not signed yet."""
         call = copy.copy(self)
-        call.wanted, call.signature = wanted, signature
+        call.wanted, call.signature = wanted, None
         return call
 
 
@@ -115,16 +121,15 @@ class ContextSerializer(oslo_messaging.NoOpSerializer):
 
     def serialize_context(
             self, ctxt: RequestContext) -> dict[str, object]:
-        fields = {**ctxt.to_dict(), 'wanted': ctxt.wanted,
-                  'actor': ctxt.actor}
-        return fields if ctxt.signature is None else {
-            **fields, 'signature': ctxt.signature}
+        return ctxt.sent() if ctxt.signature is None else {
+            **ctxt.sent(), 'signature': ctxt.signature}
 
     def deserialize_context(
             self, ctxt: dict[str, object]) -> RequestContext:
-        result: RequestContext = RequestContext.from_dict(ctxt)
+        result: RequestContext = RequestContext.from_dict({
+            name: ctxt.get(name) for name in SENT})
         if not is_request_id(result.global_request_id):
-            # It is logged and stored, and no signature covers it.
+            # It is logged and stored, and may not be signed.
             result.global_request_id = None
         result.wanted = typing.cast('float | None', ctxt.get('wanted'))
         actor = ctxt.get('actor')

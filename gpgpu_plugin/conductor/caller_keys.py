@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.rpc import signature
@@ -27,9 +28,8 @@ VALID_FOR = 10
 a revoked one may be used for so long."""
 
 
-_FORGOTTEN = 3600
-"""Seconds for which a call is remembered that is already refused for its age:
-clocks of conductors may differ by less."""
+_FORGET_AFTER = 60
+"""Seconds between two deletions of calls that are too old to be executed."""
 
 
 class CallerKeys:
@@ -43,6 +43,7 @@ class CallerKeys:
         self._db = db
         self._clock = clock
         self._lock = threading.Lock()
+        self._forget_at = 0.0
         self._valid_until: dict[tuple[str, str, int], float] = {}
 
     def is_valid(self, kind: str, name: str, number: int) -> bool:
@@ -61,15 +62,22 @@ class CallerKeys:
                 self._valid_until.pop(key, None)
         return found
 
-    def use(self, nonce: str, until: float) -> bool:
-        """Note that a call is executed; return False if it was before.
-
-        :param until: seconds since the epoch after which no conductor
-            executes it any more
-        """
-        return self._db.write(
-            lambda session: caller_key_db.use(
-                session, nonce, until, _FORGOTTEN))
+    def serve(self, nonce: str | None, seconds: float,
+              again: exception.CallerRefused) -> None:
+        """Prepare for the call that this thread executes (guard.Book)."""
+        caller_key_db.serve(None)
+        if nonce is None:
+            return
+        now = self._clock()
+        with self._lock:
+            is_due = now >= self._forget_at
+            if is_due:
+                self._forget_at = now + _FORGET_AFTER
+        if is_due:
+            # Not with the call: MariaDB would lock the gaps that others need.
+            self._db.write(caller_key_db.forget)
+        caller_key_db.serve(caller_key_db.Call(
+            nonce=nonce, seconds=seconds, again=again))
 
 
 def make(db: api.Database, master: signature.MasterKey,

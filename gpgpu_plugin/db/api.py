@@ -44,6 +44,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import author
+from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import outbox
@@ -189,7 +190,9 @@ class Database:
                 began = time.monotonic()
                 yield session
                 session.flush()
+                caller_key.use(session)
                 _check_duration(time.monotonic() - began)
+        caller_key.serve(None)
         journal.write(session)
 
     @contextlib.contextmanager

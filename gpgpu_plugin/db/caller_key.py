@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import dataclasses
 import secrets
 from collections.abc import Sequence
 
@@ -26,6 +28,10 @@ from gpgpu_plugin.db import models
 _Key = models.CallerKey
 _Call = models.ExecutedCall
 _Cloud = models.Cloud
+_USE = sa.insert(models.Base.metadata.tables['executed_calls']).inline()
+
+_FORGOTTEN = 300
+"""Seconds by which the clock of a conductor may be behind the database's."""
 
 _NUMBERS = 2 ** 31 - 1
 """Largest number of a key, as large as an INTEGER of all databases can be."""
@@ -111,17 +117,52 @@ def hosts_without_key(session: orm.Session) -> list[str]:
         .order_by(models.Host.name)))
 
 
-def use(session: orm.Session, nonce: str, until: float,
-        forgotten: float) -> bool:
-    """Note that a call is executed; return False if it was before.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call that is executed once.
 
-    :param forgotten: seconds after ``until`` after which rows are deleted
+    :ivar nonce: of its signature
+    :ivar seconds: within which another conductor would execute a copy
+    :ivar again: error of a copy
+    """
+
+    nonce: str
+    seconds: float
+    again: Exception
+
+
+_served: contextvars.ContextVar[Call | None] = contextvars.ContextVar(
+    'served', default=None)
+
+
+def serve(call: Call | None) -> None:
+    """Have this thread's next transaction note a call; None: have it not.
+
+    Later transactions of the same call do not: it is executed.
+    """
+    _served.set(call)
+
+
+def use(session: orm.Session) -> None:
+    """Note in a transaction, as its last statement, which call it is of.
+
+    :raises Exception: ``again`` of the call: it is a copy
+    """
+    call = _served.get()
+    if call is None:
+        return
+    try:
+        session.execute(_USE, {
+            'nonce': call.nonce,
+            'until': clock.epoch(session) + call.seconds})
+    except db_exception.DBDuplicateEntry:
+        raise call.again from None
+
+
+def forget(session: orm.Session) -> None:
+    """Delete the calls that no conductor executes any more.
+
+    Clocks of conductors may differ from that of the database.
     """
     session.execute(sa.delete(_Call).where(
-        _Call.until < clock.now() - forgotten))
-    try:
-        with session.begin_nested():
-            session.add(_Call(nonce=nonce, until=until))
-    except db_exception.DBDuplicateEntry:
-        return False
-    return True
+        _Call.until < clock.now() - _FORGOTTEN))

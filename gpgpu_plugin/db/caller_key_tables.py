@@ -50,7 +50,7 @@ class CallerKey(column.Base):
 
 
 class ExecutedCall(column.Base):
-    """A call of an operator that a conductor executed, or is executing.
+    """A call that a conductor executed, and that is executed once.
 
     A copy of the message is refused by all conductors. ``nonce``: of its
     signature. ``until``: seconds since the epoch after which the call is

@@ -115,8 +115,12 @@ def received(kind: type[T], primitive: object) -> T:
 
     :raises Invalid: the primitive does not fit the type's annotations
     """
-    return from_primitive(
-        kind, _escaped(primitive) if _is_suspicious(primitive) else primitive)
+    try:
+        if _is_suspicious(primitive):
+            primitive = _escaped(primitive)
+    except RecursionError:
+        primitive = reprlib.repr(primitive)
+    return from_primitive(kind, primitive)
 
 
 def _is_suspicious(value: object) -> bool:

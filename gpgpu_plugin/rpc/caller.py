@@ -45,12 +45,14 @@ class Rule:
     once: bool = False
 
 
-def hosts(owner: str | None) -> Callable[[_Method], _Method]:
+def hosts(owner: str | None, *,
+          once: bool = False) -> Callable[[_Method], _Method]:
     """Return a decorator: hosts may call the method.
 
     :param owner: see Rule
+    :param once: see Rule; where the same call, later, changes something again
     """
-    return _allowed(_Kind.HOST, Rule(owner=owner))
+    return _allowed(_Kind.HOST, Rule(owner=owner, once=once))
 
 
 def schedulers() -> Callable[[_Method], _Method]:

@@ -61,7 +61,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     # -- compute hosts ------------------------------------------------------
 
-    @caller.hosts('request.host')
+    @caller.hosts('request.host', once=True)
     def begin_session(self, ctxt: _Context, *,
                       request: session_obj.SessionRequest,
                       ) -> session_obj.Session:
@@ -103,7 +103,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises NotFound: the host never reported
         """
 
-    @caller.hosts('origin.host')
+    @caller.hosts('origin.host', once=True)
     def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
               request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         """Claim devices for an instance: all of them or none.
@@ -116,7 +116,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             domain.allocation.request.Reason
         """
 
-    @caller.hosts('origin.host')
+    @caller.hosts('origin.host', once=True)
     def activate(
         self, ctxt: _Context, *, origin: session_obj.Origin,
         assignments: Sequence[str],

@@ -111,11 +111,11 @@ class Client:
                  arguments: Mapping[str, object],
                  wanted: float | None) -> _Context:
         """Return the context of one call, signed if calls are signed."""
-        if self._signing is None:
-            return ctxt.for_call(wanted)
-        signed = self._signing.signer.sign(
-            self._signing.topic, method, arguments, wanted)
-        return ctxt.for_call(wanted, dataclasses.asdict(signed))
+        call = ctxt.for_call(wanted)
+        if self._signing is not None:
+            call.signature = dataclasses.asdict(self._signing.signer.sign(
+                self._signing.topic, method, arguments, call.sent()))
+        return call
 
 
 # Evaluates annotations that are text, which took longer than encoding.

@@ -33,9 +33,13 @@ _Kind = gpgpu_context.CallerKind
 SIGNATURE = 'signature'
 """Field of the context on the wire."""
 
-WINDOW = 120
-"""Seconds by which the clocks of a caller and a conductor, and the time on the
-way, may differ. The nonces of older calls need not be kept."""
+SLACK = 30
+"""Seconds by which the clocks of a caller and a conductor may differ.
+
+A call is refused if it is so much older than its caller waits."""
+
+LONGEST = 3600
+"""Seconds that a caller may wait at most."""
 
 
 class Book(typing.Protocol):
@@ -44,11 +48,16 @@ class Book(typing.Protocol):
     def is_valid(self, kind: str, name: str, number: int) -> bool:
         """Return whether a key was made and is not revoked."""
 
-    def use(self, nonce: str, until: float) -> bool:
-        """Note that a call is executed; return False if it was before.
+    def serve(self, nonce: str | None, seconds: float,
+              again: exception.CallerRefused) -> None:
+        """Prepare for the call that this thread executes next.
 
-        :param until: seconds since the epoch after which no conductor
-            executes it any more
+        Its first transaction notes the nonce, and raises an error if another
+        call had it.
+
+        :param nonce: None: the call may be executed again
+        :param seconds: within which a copy would be executed
+        :param again: the error
         """
 
 
@@ -57,13 +66,16 @@ class Verifier:
 
     :param masters: the master keys, see rpc.signature
     :param clock: returns the seconds since the epoch
+    :param passed: returns seconds that only grow
     """
 
     def __init__(self, masters: Sequence[signature_mod.MasterKey], book: Book,
-                 clock: Callable[[], float] = time.time) -> None:
+                 clock: Callable[[], float] = time.time,
+                 passed: Callable[[], float] = time.monotonic) -> None:
         self._masters = {master.id: master for master in masters}
         self._book = book
         self._clock = clock
+        self._passed = passed
         self._lock = threading.Lock()
         self._nonces: set[str] = set()
         self._forget: collections.deque[tuple[float, str]] = (
@@ -84,32 +96,36 @@ class Verifier:
             raise refused(method, f'{_who(signed)} is no {kind}')
         key = self._key(signed, method)
         try:
-            mac = key.mac(signed, topic, method, arguments,
-                          typing.cast('float | None', ctxt.get('wanted')))
-        except UnicodeEncodeError:
-            raise refused(
-                method, 'its arguments contain invalid Unicode') from None
+            mac = key.mac(signed, topic, method, arguments, {
+                name: ctxt.get(name) for name in gpgpu_context.SENT})
+        except exception.Invalid:
+            raise refused(method, 'it contains what JSON has not') from None
         if not signature_mod.same(mac, signed.mac):
             raise refused(method, f'the signature of {_who(signed)} does not '
                                   f'belong to this call')
-        self._check_age(signed, method)
+        self._check_age(signed, method, _limit(ctxt))
         if not self._book.is_valid(signed.kind, signed.name, signed.number):
             raise refused(
                 method, f'key {signed.number} of {_who(signed)} was revoked, '
                         f'or the database does not know it')
         return signed
 
-    def use(self, signed: signature_mod.Signature, method: str, *,
+    def use(self, ctxt: Mapping[str, object],
+            signed: signature_mod.Signature, method: str, *,
             once: bool) -> None:
         """Note that a call with this signature is executed.
 
         :param once: see caller.Rule
         :raises CallerRefused: it was executed before
         """
-        if not self._first(signed, once=once):
-            raise refused(
-                method, f'it was executed before; a copy of the message of '
-                        f'{_who(signed)} came again')
+        # It may come from the future.
+        seconds = _limit(ctxt) + SLACK
+        again = refused(
+            method, f'it was executed before; a copy of the message of '
+                    f'{_who(signed)} came again')
+        if not self._is_first(signed.nonce, seconds):
+            raise again
+        self._book.serve(signed.nonce if once else None, seconds, again)
 
     def _signature(self, ctxt: Mapping[str, object],
                    method: str) -> signature_mod.Signature:
@@ -143,27 +159,27 @@ class Verifier:
             raise refused(method, 'its signature has an invalid kind or '
                                   'name') from None
 
-    def _check_age(self, signed: signature_mod.Signature,
-                   method: str) -> None:
+    def _check_age(self, signed: signature_mod.Signature, method: str,
+                   limit: float) -> None:
         age = self._clock() - signed.sent_at
-        # Not a number is not within the window either.
-        if not abs(age) <= WINDOW:
+        # Not a number is not within the limits either.
+        if not -SLACK <= age <= limit:
             raise refused(
                 method, f'{_who(signed)} sent it {age:.0f} s ago by its own '
-                        f'clock, and at most {WINDOW} s are accepted: the '
-                        f'clocks differ, or somebody repeats its messages')
+                        f'clock, and {-SLACK} to {limit:.0f} s are accepted: '
+                        f'the clocks differ, or somebody repeats its messages')
 
-    def _first(self, signed: signature_mod.Signature, *, once: bool) -> bool:
-        until = signed.sent_at + WINDOW
+    def _is_first(self, nonce: str, seconds: float) -> bool:
+        now = self._passed()
         with self._lock:
-            while self._forget and self._forget[0][0] < self._clock():
+            while self._forget and self._forget[0][0] < now:
                 self._nonces.discard(self._forget.popleft()[1])
-            if signed.nonce in self._nonces:
+            if nonce in self._nonces:
                 return False
-            self._nonces.add(signed.nonce)
-            # Ordered by the time of arrival, so some are kept a little longer.
-            self._forget.append((self._clock() + 2 * WINDOW, signed.nonce))
-        return not once or self._book.use(signed.nonce, until)
+            self._nonces.add(nonce)
+            # Ordered by the time of arrival, so some are kept longer.
+            self._forget.append((now + seconds, nonce))
+        return True
 
 
 class Guard:
@@ -206,8 +222,18 @@ class Guard:
                 raise refused(
                     method, f'{_who(signed)} may call it for itself only, '
                             f'not for {owner!a:.300}')
-        self._verifier.use(signed, method, once=rule.once)
+        self._verifier.use(ctxt, signed, method, once=rule.once)
         return gpgpu_context.Caller(kind=self._kind, name=signed.name)
+
+
+def _limit(ctxt: Mapping[str, object]) -> float:
+    """Return the age in seconds up to which a call is executed.
+
+    Whoever casts a message does not wait.
+    """
+    wanted = ctxt.get('wanted')
+    return SLACK + (min(wanted, LONGEST)
+                    if isinstance(wanted, float | int) else 0)
 
 
 def _who(signed: signature_mod.Signature) -> str:

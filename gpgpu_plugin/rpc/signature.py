@@ -16,9 +16,11 @@ All keys are derived from a master key, which only conductors have::
     key = HMAC-SHA256(master key, kind, name and number of the caller's key)
 
 so that a conductor stores no caller's key, and a database that somebody read
-signs nothing. The signature is the HMAC-SHA256 of the topic, the method, its
-arguments, the time and a nonce under the caller's key. A compute host can
-therefore speak for itself alone, whatever it can send to the message broker.
+signs nothing. The signature is the HMAC-SHA256 of one text under the caller's
+key: the topic, the method, its arguments, the fields of the context, the time
+and a nonce. The receiver makes the text of what it received, and two values
+never have the same. A compute host can therefore speak for itself alone,
+whatever it can send to the message broker.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import binascii
 import dataclasses
 import hashlib
 import hmac
+import json
 import re
 import secrets
 import time
@@ -46,7 +49,7 @@ KEY_BYTES = 32
 
 _NONCE_BYTES = 16
 
-_SCHEME = 'gpgpu-call-1'
+_SCHEME = 'gpgpu-call-2'
 _CALLER_PREFIX = 'gpgpu-caller-1'
 _MASTER_PREFIX = 'gpgpu-master-1'
 
@@ -137,27 +140,31 @@ class CallerKey:
                          _base64(self.secret)))
 
     def sign(self, topic: str, method: str, arguments: Mapping[str, object],
-             wanted: float | None) -> Signature:
+             context: Mapping[str, object]) -> Signature:
         """Return the signature of a call that is sent now.
 
         :param arguments: primitives
-        :param wanted: as in context.RequestContext
+        :param context: fields of the context, context.SENT
+        :raises Invalid: they have a number that is not finite
         """
         unsigned = Signature(
             kind=self.kind, name=self.name, number=self.number,
             master_id=self.master_id, sent_at=time.time(),
             nonce=secrets.token_hex(_NONCE_BYTES))
-        return dataclasses.replace(
-            unsigned, mac=self.mac(unsigned, topic, method, arguments, wanted))
+        return dataclasses.replace(unsigned, mac=self.mac(
+            unsigned, topic, method, arguments, context))
 
     def mac(self, signature: Signature, topic: str, method: str,
-            arguments: Mapping[str, object], wanted: float | None) -> str:
-        """Return the ``mac`` that a signature must have."""
-        return hmac.digest(self.secret, msgspec.json.encode(
-            [_SCHEME, topic, method, arguments, wanted, signature.kind,
-             signature.name, signature.number, signature.master_id,
-             signature.sent_at, signature.nonce],
-            order='deterministic'), 'sha256').hex()
+            arguments: Mapping[str, object],
+            context: Mapping[str, object]) -> str:
+        """Return the ``mac`` that a signature must have.
+
+        :raises Invalid: no JSON has such a value
+        """
+        return hmac.digest(self.secret, _text([
+            _SCHEME, topic, method, arguments, context, signature.kind,
+            signature.name, signature.number, signature.master_id,
+            signature.sent_at, signature.nonce]), 'sha256').hex()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,6 +183,21 @@ class Signature:
     sent_at: float
     nonce: str
     mac: str = ''
+
+
+def _text(call: object) -> bytes:
+    """Return the one text of a call.
+
+    msgspec writes null for NaN and infinity.
+
+    :raises Invalid: no JSON has such a value
+    """
+    try:
+        return json.dumps(call, allow_nan=False, sort_keys=True,
+                          separators=(',', ':')).encode()
+    except (ValueError, RecursionError) as exc:
+        raise exception.Invalid(
+            field='call', value='(not shown)', expected=str(exc)) from None
 
 
 def is_nonce(text: str) -> bool:
@@ -235,5 +257,5 @@ class Signer(typing.Protocol):
     """Signer of the calls of a client."""
 
     def sign(self, topic: str, method: str, arguments: Mapping[str, object],
-             wanted: float | None) -> Signature:
+             context: Mapping[str, object]) -> Signature:
         """Return the signature of a call (CallerKey.sign)."""

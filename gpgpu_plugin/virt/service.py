@@ -274,8 +274,16 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     def _gpu_usage(self, assignments: Sequence[claim_obj.Assignment],
                    ) -> tuple[claim_obj.Usage, ...]:
-        return orphans.usage(assignments, self._gpu_domain,
-                             self.gpu_tracker.builds.current())
+        """Judge assignments as this host's book has them, if it has them.
+
+        Whoever can send a message could name another instance for them.
+        """
+        own = {assignment.uuid: assignment
+               for assignment in self.gpu_tracker.assignments.all()}
+        return orphans.usage(
+            [own.get(assignment.uuid, assignment)
+             for assignment in assignments],
+            self._gpu_domain, self.gpu_tracker.builds.current())
 
     def _gpu_answer(self, question: str,
                     usages: Sequence[claim_obj.Usage]) -> None:

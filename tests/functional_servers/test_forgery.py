@@ -58,6 +58,7 @@ Kind = context.CallerKind
 METHODS = contract.methods(conductor_contract.Conductor)
 NODE2 = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h2'))
 WANTED = 60
+REQUEST = 'req-12345678-1234-1234-1234-123456789abc'
 REFUSED = (exception.CallerRefused, exception.NotOwner)
 
 DEVICE_VERBS = frozenset(vars(device_contract.Devices))
@@ -182,8 +183,8 @@ class ForgeryTest(base.ConductorTestCase):
 
     def send(self, kind, method, arguments, signed=None):
         """Call a method on a topic; return the error, None if executed."""
-        ctxt = context.admin().for_call(
-            WANTED, None if signed is None else dataclasses.asdict(signed))
+        ctxt = self.context()
+        ctxt.signature = signed and dataclasses.asdict(signed)
         client = rpc_transport.client(
             self.transport, self.topic(kind), conductor_contract.VERSION)
         try:
@@ -197,7 +198,12 @@ class ForgeryTest(base.ConductorTestCase):
         return rpc_transport.conductor_topic(self.conf, kind)
 
     def sign(self, key, kind, method, arguments):
-        return key.sign(self.topic(kind), method, arguments, WANTED)
+        return key.sign(self.topic(kind), method, arguments,
+                        self.context().sent())
+
+    @staticmethod
+    def context():
+        return context.admin(REQUEST).for_call(WANTED)
 
     def ways(self):
         """Return the ways of an attacker without the victim's key."""

@@ -11,26 +11,47 @@
 #    under the License.
 """Tests of what conductors know about keys."""
 
+import contextlib
 import dataclasses
-import time
 
 import fixtures
+import oslo_messaging
 import sqlalchemy as sa
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import caller_keys
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import manager
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import caller_key as caller_key_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host_answer as host_answer_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import machine
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import cleaned
+from tests.fixtures import clocks
+from tests.fixtures import hosts
 from tests.fixtures import keys
 from tests.unit.conductor import base
+from tests.unit.conductor import test_manager
 
 Kind = context.CallerKind
+CONTRACT = conductor_contract.Conductor
+METHODS = {name: method for name, method in contract.methods(CONTRACT).items()
+           if Kind.HOST in caller.rules(method)}
 
 
 class CallerKeysTest(base.ConductorTestCase):
@@ -93,17 +114,53 @@ class CallerKeysTest(base.ConductorTestCase):
         with self.db.reader() as session:
             self.assertEqual([], list(caller_key_db.all_keys(session)))
 
-    def test_call_is_executed_once_and_forgotten_when_too_old(self):
-        other = caller_keys.CallerKeys(self.db)
-        self.assertTrue(self.keys.use('n1', 4e9))
-        self.assertFalse(other.use('n1', 4e9))
-        self.assertTrue(other.use('n2', 1.0))
-        # Another conductor's clock may be behind.
-        self.assertTrue(self.keys.use('n4', time.time() - 600))
-        self.assertTrue(other.use('n3', 4e9))
+    def serve(self, nonce, seconds, keys=None):
+        """Execute a call of two transactions, each with an event."""
+        (keys or self.keys).serve(
+            nonce, seconds, exception.CallerRefused(
+                method='change', reason='again'))
+        for _ in range(2):
+            self.db.write(lambda session: event_db.add(
+                session, 'refusal', detail=nonce))
+
+    def executed(self):
         with self.db.reader() as session:
-            self.assertEqual({'n1', 'n3', 'n4'}, set(session.scalars(
-                sa.select(models.ExecutedCall.nonce))))
+            return (set(session.scalars(sa.select(
+                models.ExecutedCall.nonce))), session.scalar(
+                    sa.select(sa.func.count()).select_from(models.Event)
+                    .where(models.Event.kind == 'refusal')))
+
+    def test_call_is_executed_once_and_forgotten_when_too_old(self):
+        other = caller_keys.CallerKeys(self.db, lambda: self.now)
+        self.serve('n1', 100)
+        # A conductor's clock does not matter, whatever it says.
+        with clocks.ConductorClock(-7200):
+            self.assertRaises(exception.CallerRefused, self.serve, 'n1', 100,
+                              other)
+            self.serve('n2', -299)
+        with clocks.ConductorClock(7200):
+            self.serve('n3', -301, other)
+        self.assertEqual(({'n1', 'n2', 'n3'}, 6), self.executed())
+        self.now += 61
+        self.serve('n4', 100)
+        self.assertEqual(({'n1', 'n2', 'n4'}, 8), self.executed())
+
+    def test_call_that_fails_may_come_again(self):
+        self.keys.serve('n1', 100, exception.CallerRefused(
+            method='change', reason='again'))
+
+        def fails(session):
+            raise ValueError
+        self.assertRaises(ValueError, self.db.write, fails)
+        self.serve('n1', 100)
+        self.assertEqual(({'n1'}, 2), self.executed())
+
+    def test_call_that_may_come_again_is_not_stored(self):
+        self.keys.serve('n1', 100, exception.CallerRefused(
+            method='change', reason='again'))
+        self.serve(None, 100)
+        self.serve(None, 100)
+        self.assertEqual((set(), 4), self.executed())
 
 
 class SignedCallsTest(base.ConductorTestCase):
@@ -164,14 +221,155 @@ class SignedCallsTest(base.ConductorTestCase):
 
     def test_change_is_executed_by_one_of_two_conductors(self):
         key = self.signing.make(Kind.OPERATOR, 'root')
-        signed = key.sign('t', 'variant_delete', {}, None)
-        ctxt = {guard.SIGNATURE: dataclasses.asdict(signed)}
+        ctxt = dict.fromkeys(context.SENT)
+        signed = key.sign('t', 'variant_delete', {}, ctxt)
+        ctxt[guard.SIGNATURE] = dataclasses.asdict(signed)
         conductors = [guard.Verifier([self.signing.master],
                                      caller_keys.CallerKeys(self.db))
                       for _ in range(2)]
         arguments = ctxt, Kind.OPERATOR, 't', 'variant_delete', {}
         first, second = (conductor.verify(*arguments)
                          for conductor in conductors)
-        conductors[0].use(first, 'variant_delete', once=True)
-        self.assertRaises(exception.CallerRefused, conductors[1].use,
-                          second, 'variant_delete', once=True)
+        for conductor, signature_, expected in (
+                (conductors[0], first, 1), (conductors[1], second, 1)):
+            conductor.use(ctxt, signature_, 'variant_delete', once=True)
+            with contextlib.suppress(exception.CallerRefused):
+                self.db.write(lambda session: event_db.add(
+                    session, 'refusal'))
+            with self.db.reader() as session:
+                self.assertEqual(expected, session.scalar(
+                    sa.select(sa.func.count()).select_from(models.Event)
+                    .where(models.Event.kind == 'refusal')))
+
+
+CHANGES = frozenset((
+    'abort', 'activate', 'answer', 'begin_session', 'claim', 'clean_finished',
+    'clean_postponed', 'clean_started', 'compare_allocations',
+    'confirm_migration', 'examined', 'release', 'report'))
+
+
+class TwiceTest(base.ConductorTestCase):
+    """The methods of hosts, each delivered to two conductors."""
+
+    def setUp(self):
+        super().setUp()
+        master = signature.new_master()
+        self.key = caller_keys.make(self.db, master, Kind.HOST, 'h1')
+        self.conductors = [
+            (guard.Guard([CONTRACT], Kind.HOST, 't', guard.Verifier(
+                [master], caller_keys.CallerKeys(self.db))),
+             manager.ConductorManager(
+                 self.conf, self.db, test_manager.FakeComputeAPI()))
+            for _ in range(2)]
+        self.assigned = base.uuids(self.boot(2))
+        self.pending = base.uuids(self.claim(1, 'i4'))
+        self.moved = base.uuids(self.claim_destination(
+            1, 'm1', instance='i3', source='h3'))
+        releases.release(self.db, base.uuids(self.boot(2, 'i2')))
+        self.task, self.running = cleaning.tasks(self.db, 'h1')
+        cleaning.started(self.db, self.running.device_uuid,
+                         self.running.token, 'attempt')
+        self.db.write(lambda session: host_answer_db.ask(
+            session, {'q1': 'h1', 'q2': 'h1'}))
+
+    def arguments(self, method, **others):
+        """Return arguments with which a method changes what it can."""
+        values = {
+            'origin': hosts.origin('h1', base.NODE), 'host': 'h1',
+            'request': session_obj.SessionRequest(
+                host='h1', node='h1', node_uuid=base.NODE,
+                start_uuid=hosts.start_uuid('h1'),
+                identity=machine.MachineIdentity(machine_id='h1'),
+                expected=9, doubted=True)
+            if method == 'begin_session' else self.request(1, 'i9'),
+            'report': base.scan(base.EIGHT[:7], number=9),
+            'assignments': {
+                'abort': self.pending, 'activate': self.pending,
+                'ask': []}.get(method, self.assigned),
+            'known': [], 'ages': {}, 'number': 9, 'used': [],
+            'driver_capacities': None, 'touched': True, 'fault': None,
+            'guest_addresses': {self.pending[0]: ('0000:66:00.0',)},
+            'confirmation': claim_obj.MigrationConfirmation(
+                instance_uuid='i3', migration_uuid='m1'),
+            'allocations': {}, 'instance_uuid': 'i1', 'gpus': [],
+            'steps': self.running.steps, 'reason': 'none',
+            'results': cleaned.results(self.running.steps),
+            'question': 'q2' if method == 'examined' else 'q1',
+            'usages': [], 'drifts': [], 'limit': 10,
+            'include_retired': False, 'faulty': False,
+            **({'device_uuid': self.task.device_uuid,
+                'token': self.task.token, 'attempt': 'a2'}
+               if method == 'clean_started' else
+               {'device_uuid': self.running.device_uuid,
+                'token': self.running.token, 'attempt': 'attempt'}),
+            **others}
+        names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}
+        return {name: codec.to_primitive(values.get(name))
+                for name in sorted(names)}
+
+    def sign(self, method, arguments):
+        call = context.admin().for_call(60)
+        call.signature = dataclasses.asdict(self.key.sign(
+            't', method, arguments, call.sent()))
+        return context.ContextSerializer().serialize_context(call)
+
+    def execute(self, conductor, ctxt, method, arguments):
+        """Have a conductor execute a call; return whether it did."""
+        check, endpoint = self.conductors[conductor]
+        try:
+            check.check(ctxt, method, arguments)
+            getattr(endpoint, method)(
+                context.ContextSerializer().deserialize_context(ctxt),
+                **arguments)
+        except oslo_messaging.ExpectedException:
+            return False
+        return True
+
+    def go_on(self, method):
+        """Have the host do what it does next."""
+        if method == 'claim':
+            with self.db.reader() as session:
+                claimed = [row.uuid for row in assignment_db.of_instance(
+                    session, 'i9')]
+            releases.release(self.db, claimed)
+        elif method in ('activate', 'report', 'compare_allocations'):
+            arguments = self.arguments(
+                method, number=10, used=self.assigned,
+                report=base.scan(base.EIGHT, number=10),
+                guest_addresses={self.pending[0]: ('0000:77:00.0',)})
+            self.assertTrue(self.execute(
+                0, self.sign(method, arguments), method, arguments))
+        elif method == 'confirm_migration':
+            self.claim_destination(1, 'm2', instance='i3', source='h3')
+
+    def rows(self):
+        with self.db.reader() as session:
+            return {
+                table.name: [str(row) for row in session.execute(sa.select(
+                    *(column for column in table.c
+                      if column.name != 'heard_at')).order_by(table.c.id
+                      if 'id' in table.c else sa.text('1')))]
+                for table in models.Base.metadata.sorted_tables
+                if table.name != 'executed_calls'}
+
+    def check(self, method):
+        arguments = self.arguments(method)
+        ctxt = self.sign(method, arguments)
+        before = self.rows()
+        self.assertTrue(self.execute(0, ctxt, method, arguments))
+        # What the table says; the others change nothing, or not here.
+        self.assertEqual(method in CHANGES, self.rows() != before)
+        self.go_on(method)
+        before = self.rows()
+        self.execute(1, ctxt, method, arguments)
+        self.assertEqual(before, self.rows())
+
+
+def _twice(method):
+    def test(self):
+        self.check(method)
+    return test
+
+
+for _name in METHODS:
+    setattr(TwiceTest, f'test_second_{_name}_changes_nothing', _twice(_name))

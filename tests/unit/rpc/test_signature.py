@@ -80,19 +80,25 @@ class KeyTest(base.BaseTestCase):
                               name, 1)
 
 
+SENT = {**dict.fromkeys(context.SENT), 'wanted': 10, 'actor': 'a'}
+
+
 class SignatureTest(base.BaseTestCase):
 
     def mac(self, signed, topic='t', method='claim', arguments=None,
-            wanted=10):
-        return KEY.mac(signed, topic, method, arguments or {'a': 1}, wanted)
+            **sent):
+        return KEY.mac(signed, topic, method, arguments or {'a': 1},
+                       {**SENT, **sent})
 
     def test_all_that_counts_is_signed(self):
-        signed = KEY.sign('t', 'claim', {'a': 1}, 10)
+        signed = KEY.sign('t', 'claim', {'a': 1}, SENT)
         self.assertEqual(signed.mac, self.mac(signed))
         macs = [signed.mac,
                 self.mac(signed, topic='u'), self.mac(signed, method='abort'),
                 self.mac(signed, arguments={'a': 2}),
-                self.mac(signed, wanted=11), self.mac(signed, wanted=None)]
+                self.mac(signed, wanted=11), self.mac(signed, wanted=None),
+                self.mac(signed, actor='b'), self.mac(signed, request_id='r'),
+                self.mac(signed, global_request_id='r')]
         for field in ('kind', 'name', 'number', 'master_id', 'sent_at',
                       'nonce'):
             macs.append(self.mac(dataclasses.replace(
@@ -100,18 +106,18 @@ class SignatureTest(base.BaseTestCase):
         self.assertEqual(len(macs), len(set(macs)))
 
     def test_two_calls_never_have_the_same_signature(self):
-        self.assertNotEqual(KEY.sign('t', 'claim', {}, None).mac,
-                            KEY.sign('t', 'claim', {}, None).mac)
+        self.assertNotEqual(KEY.sign('t', 'claim', {}, SENT).mac,
+                            KEY.sign('t', 'claim', {}, SENT).mac)
 
     @given(st.dictionaries(st.text(st.characters(
         exclude_categories=['Cs'])), JSON))
     def test_signature_survives_the_way_over_json(self, arguments):
-        signed = KEY.sign('t', 'claim', arguments, 3)
+        signed = KEY.sign('t', 'claim', arguments, SENT)
         received = json.loads(json.dumps(arguments))
         # Whatever the order in which a peer writes the fields.
         received = dict(reversed(received.items()))
         self.assertEqual(
-            signed.mac, KEY.mac(signed, 't', 'claim', received, 3))
+            signed.mac, KEY.mac(signed, 't', 'claim', received, SENT))
 
     def test_only_an_equal_text_is_the_same(self):
         self.assertTrue(signature.same('ab', 'ab'))

@@ -26,8 +26,10 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import liveness
+from gpgpu_plugin.virt import orphans
 from gpgpu_plugin.virt import service
 from tests.unit.compute import make
 
@@ -347,6 +349,20 @@ class ServeTest(ServiceTestCase):
             ['offer'], self.worker.run_once)
         [answer] = self.tracker.api.examined.call_args_list
         self.assertEqual(('h1', 'q1', (found,)), answer.args[1:])
+
+    def test_question_that_names_another_instance_gets_no_other_answer(self):
+        mine = make.assignment(uuid='a1', instance_uuid='i1')
+        self.tracker.assignments.all = lambda: [mine]
+        usage = self.useFixture(fixtures.MockPatchObject(
+            orphans, 'usage', return_value=())).mock
+        self.work()
+        compute, _ = self.calls.server.call_args.args[3]
+        named = [make.assignment(uuid=uuid, instance_uuid='deleted')
+                 for uuid in ('a1', 'a9')]
+        compute.ask(None, question='q1', asked_at=time.time(),
+                    assignments=codec.to_primitive(named))
+        # The host lost the other one, whose instance only the caller knows.
+        self.assertEqual([mine, named[1]], usage.call_args.args[0])
 
     def test_topic_is_that_of_computes(self):
         self.work()
