@@ -84,21 +84,22 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 6, '16Q': 1},
                          self.remaining())
 
-    def test_report_beside_a_vgpu_that_is_gone_does_not_count(self):
+    def test_report_holds_until_the_next_one(self):
         claim = self.ask(Q4=1)
         [mine] = base.uuids(claim)
         claims.activate(self.db, [mine], self.driver(
             GPUS[0], mine, Q4=None))
         self.assertEqual(16, self.remaining()['1Q'])
+        # Its driver could not be read after the cleaning.
         self.end(claim)
-        self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 8, '16Q': 2},
+        self.assertEqual({'passthrough': 2, '1Q': 16, '4Q': 8, '16Q': 1},
                          self.remaining())
-        # It may even arrive after that.
-        other = self.ask('i2', Q4=1)
-        self.end(other)
-        again = self.ask('i3', Q4=1)
-        claims.activate(self.db, base.uuids(again), self.driver(
+        again = base.uuids(self.ask('i3', Q4=1))
+        claims.activate(self.db, again, self.driver(
             GPUS[0], f'{GPUS[0].id}/mdev7', Q4=0))
+        self.assertEqual(4, self.remaining()['4Q'])
+        self.report(self.driver(GPUS[0], *again, Q4=3), [
+            dataclasses.replace(GPUS[0], existing_vgpus=again), GPUS[1]])
         self.assertEqual(7, self.remaining()['4Q'])
 
     def test_scan_without_report_keeps_the_last(self):
