@@ -31,6 +31,7 @@ import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_client
@@ -70,9 +71,9 @@ class AnyKey:
         """Take the signature of any key that was made."""
         return True
 
-    def use(self, _nonce: str, _until: float) -> bool:
+    def serve(self, _nonce: str | None, _seconds: float,
+              _again: exception.CallerRefused) -> None:
         """Answer a copy of a ping."""
-        return True
 
 
 class Pinged(typing.Protocol):
