@@ -43,13 +43,24 @@ class DBSync(database.Command, command.Command):
             f'schema is at revision {migration.version(engine)}{already}\n')
 
 
+def _cloud(text: str) -> str:
+    """Return the UUID of a cloud, for argparse.
+
+    :raises ArgumentTypeError: it is none
+    """
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text!r} is no UUID') from None
+
+
 class DBRestored(database.Command, command.Command):
     """Make all hosts report what they have, after a restore from a backup."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            '--cloud', type=uuid.UUID, metavar='UUID',
+            '--cloud', type=_cloud, metavar='UUID',
             help='also make this database, which replaces one that was lost, '
                  'that of the cloud to which the hosts belong: they refuse '
                  'another one, and nova-compute logs its UUID')
@@ -63,7 +74,7 @@ class DBRestored(database.Command, command.Command):
             self.database_conf.gpgpu.digest_interval)
         if parsed_args.cloud is not None:
             self.database.write(lambda session: caller_key.set_cloud(
-                session, str(parsed_args.cloud)))
+                session, parsed_args.cloud))
         hosts = sessions.mark_restored(self.database.by(author.Author(
             actor=f'operator {reach.actor()}')))
         self.app.stdout.write(

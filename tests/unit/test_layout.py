@@ -106,7 +106,7 @@ ELSEWHERE = {
     'db/migrations/versions/v0036_times_of_exchanges.py': _MIGRATION,
     'db/migrations/versions/v0037_end_of_audit.py': _MIGRATION,
     'db/migrations/versions/v0038_withdrawn_by.py': _MIGRATION,
-    'db/migrations/versions/v0041_clouds.py': _MIGRATION,
+    'db/migrations/versions/v0039_clouds.py': _MIGRATION,
     'doctor/view.py': 'values, which the other tests of doctor make',
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '

@@ -53,7 +53,7 @@ UNKNOWN = {
     'device history': (*_DEVICE, ('d1 --marker x', 'does not exist')),
     'device list': (
         ('--host h9', _HOST), ('--variant V9', _VARIANT),
-        ('--state broken', 'one of unmanaged, missing, disabled, available'),
+        ('--state broken', 'one of unmanaged, missing, disabled, unknown'),
         ('--type tpu', 'one of gpu'), ('--marker d9', 'device d9 does not')),
     'device quarantine': [(f'{words} --reason x', text)
                           for words, text in _DEVICE],

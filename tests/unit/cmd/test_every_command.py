@@ -303,8 +303,8 @@ class ConductorTest(cmd_base.CommandTestCase):
     def test_key_that_the_conductor_does_not_know_is_refused(self):
         self.conductor.stop()
         made = self.useFixture(keys.Keys(self.conf, self.conductor.db))
-        self.conductor.start()
         made.make(context.CallerKind.OPERATOR, 'op')
+        self.conductor.start()
         path = key_files.caller_path(self.conf, context.CallerKind.OPERATOR)
         path.unlink()
         key_files.write(path, signature.new_master().derive(

@@ -189,7 +189,8 @@ class ChangeTest(AssignmentsTestCase):
                  [0, None]),
                 (1300.0, lambda: self.book().confirm(
                     claim.MigrationConfirmation(
-                        instance_uuid='i1', migration_uuid='m1')), [0]),
+                        instance_uuid='i1', migration_uuid='m1',
+                        source_assignments=('a1',))), [0]),
                 (1350.0, lambda: None, [50]),
                 # The clock was set back.
                 (1000.0, lambda: None, [0])):

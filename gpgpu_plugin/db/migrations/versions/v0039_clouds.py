@@ -18,7 +18,7 @@ from alembic import op
 
 from gpgpu_plugin.db import ddl
 
-revision = '0041'
+revision = '0039'
 down_revision = '0038'
 branch_labels = None
 depends_on = None
