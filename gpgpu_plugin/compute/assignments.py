@@ -74,7 +74,8 @@ class _Book:
     released_at: dict[str, codec.StoredTime] = dataclasses.field(
         default_factory=dict)
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
-    began_at: dict[str, codec.StoredTime] = dataclasses.field(default_factory=dict)
+    began_at: dict[str, codec.StoredTime] = dataclasses.field(
+        default_factory=dict)
     unclean: frozenset[str] = frozenset()
     prepared: frozenset[str] = frozenset()
     session: codec.StoredCounter = 0
