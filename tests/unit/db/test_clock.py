@@ -88,7 +88,7 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
         counted.run_once()
         with self.db.writer() as session:
             host_answer.ask(session, {str(uuid.uuid4()): 'h1'})
-            caller_key.add(session, 'host', 'h1')
+            caller_key.add(session, 'host', 'h1', 'm')
 
     def times(self):
         """Return the times in all rows, in seconds, by column."""

@@ -70,7 +70,7 @@ class AddAllTest(conductor_base.ConductorTestCase):
     def test_events_of_several_devices_are_one_statement(self):
         self.boot(2)
         with self.db.writer() as session:
-            host = host_db.get(session, 'h1')
+            host = host_db.lock(session, 'h1')
             _, rows = assignment_db.with_devices(session, [host.id])
             with self.statements() as found:
                 event_db.add_all(session, 'claim', 'h1', [

@@ -138,8 +138,8 @@ class SysfsWriteTest(base.BaseTestCase):
         for name, arguments in (
                 ('gpgpu_plugin.host.vfio.boot_files.add_rule',
                  ('/devices/pci0000:20/01.0', '10de', '11fa', 'vfio-pci')),
-                ('gpgpu_plugin.host.vfio.boot_files.set_override',
-                 ('0000:21:00.0', 'vfio-pci')),
+                ('gpgpu_plugin.host.vfio.boot_files.unset_override',
+                 ('0000:21:00.0',)),
                 ('gpgpu_plugin.privsep.run', ('id',)), ('os.system', ('id',))):
             exc = self.assertRaises(
                 NameError, channel.remote_call, name, arguments, {}, 60)

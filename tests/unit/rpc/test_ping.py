@@ -130,7 +130,7 @@ class PingTest(base.BaseTestCase):
         self.assertRaises(
             exception.CallerRefused, checks.check, {}, 'ping', {})
         signed = master.derive(context.CallerKind.OPERATOR, 'root', 1).sign(
-            topic, 'ping', {}, None)
+            topic, 'ping', {}, dict.fromkeys(context.SENT))
         self.assertEqual('root', checks.check(
             {'signature': dataclasses.asdict(signed)}, 'ping', {}).name)
 

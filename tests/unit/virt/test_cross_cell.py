@@ -24,6 +24,7 @@ from nova.compute import vm_states
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.virt import exception as virt_exception
 from tests.unit.virt import base
 
 
@@ -86,7 +87,7 @@ class DestinationTest(CrossCellCase):
         self.assertEqual(['i1'], self.driver.list_instance_uuids())
 
     def test_guest_without_a_claim_is_not_made(self):
-        self.assertRaises(exception.NotFound, self.finish)
+        self.assertRaises(virt_exception.GPUOperationFailed, self.finish)
         self.assertEqual([], self.driver.list_instance_uuids())
 
     def test_guest_without_a_migration_is_not_made(self):

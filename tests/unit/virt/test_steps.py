@@ -131,9 +131,11 @@ class StepsTest(base.ComputeTestCase):
             [(assignment.uuid, assignment.state, assignment.lease_expires_at)
              for assignment in self.tracker.assignments.of_instance('i1')])
 
-    def test_spawn_again_keeps_the_devices(self):
+    def test_spawn_again_releases_the_devices_of_the_earlier_stay(self):
         first = self.run_steps().uuids
-        self.assertEqual(first, self.run_steps().uuids)
+        self.assertEqual(set(), set(first) & set(self.run_steps().uuids))
+        self.assertEqual({'assigned': 2, 'dirty': 2, 'available': 4},
+                         self.states())
 
     def test_spawn_ends_what_another_request_left_here(self):
         first = self.run_steps().uuids
@@ -197,8 +199,8 @@ class StepsTest(base.ComputeTestCase):
         self.tracker.assignments.remove('i1', first, first)
         self.assertEqual(first, self.run_steps(keeps=True).uuids)
 
-    def test_spawn_again_that_fails_keeps_the_devices(self):
-        first = self.run_steps().uuids
+    def test_spawn_again_that_fails_keeps_no_devices(self):
+        self.run_steps()
 
         def broken(run):
             raise RuntimeError('spawn')
@@ -206,10 +208,9 @@ class StepsTest(base.ComputeTestCase):
             step if step.name != 'spawn'
             else steps.Step('spawn', broken, step.undo)
             for step in steps.STEPS))
-        self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-        self.assertEqual(first, [
-            assignment.uuid for assignment in self.api.instance_assignments(
-                context.admin(), 'i1')])
+        self.assertEqual({'dirty': 4, 'available': 4}, self.states())
+        self.assertEqual([], list(self.api.instance_assignments(
+            context.admin(), 'i1')))
 
     def test_conductor_goes_away_before_activation(self):
         def away(run):
@@ -318,11 +319,12 @@ class StepsTest(base.ComputeTestCase):
         self.update_tree()
         self.assertEqual(self.before, self.settled())
 
-    def test_failed_spawn_with_devices_of_an_earlier_stay_is_compared(self):
-        self.run_steps()
+    def test_failed_spawn_with_devices_that_the_host_forgot_is_compared(self):
+        first = self.run_steps().uuids
         reconcile = self.useFixture(fixtures.MockPatchObject(
             self.tracker, 'request_reconcile')).mock
         for keeps in (True, False):
+            self.tracker.assignments.remove('i1', first, first)
             self.guests = mock.Mock(**{'append.side_effect': RuntimeError()})
             self.assertRaises(RuntimeError, self.run_steps, keeps=keeps)
             self.assertIs(not keeps, reconcile.called)
