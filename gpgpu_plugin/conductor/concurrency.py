@@ -61,10 +61,10 @@ _OTHERS = 2 + sum(THREADS_OF.values())
 """Threads that do not serve hosts. Two of them serve nobody: those for leases
 and changes of variants."""
 
-_READERS = 7
+_READERS = 8
 """Connections of threads that use the database, but do not answer calls: one
-each for metrics, refusals, requests, moved cards and notifications, and two
-for the isolated aggregate, whose lock is a session."""
+each for fitness, metrics, refusals, requests, moved cards and notifications,
+and two for the isolated aggregate, whose lock is a session."""
 
 VENDORDATA_THREADS = 8
 """Further ones that use the database, if Nova asks for vendordata."""

@@ -356,7 +356,8 @@ class Server(server.RPCServer):
         """
         method = message.message.get('method')
         request_id = message.ctxt.get('request_id')
-        return (method, request_id) if (
+        # One request may make several calls of a method at a time.
+        return (method, request_id, repr(message.message.get('args'))) if (
             isinstance(request_id, str) and isinstance(method, str)
             and method in self._repeated) else None
 

@@ -346,7 +346,7 @@ class HangingCallsTest(base.ConductorTestCase):
             *[lambda: client.host_list(ADMIN)]
             * concurrency.THREADS_OF[Kind.OPERATOR],
             *[lambda: client.changes_since(
-                ADMIN, since=0, known=(), marker=None)]
+                context.admin(), since=0, known=(), marker=None)]
             * concurrency.THREADS_OF[Kind.SCHEDULER]]
         callers = [threading.Thread(
             target=self.assertRaises, args=(exception.NotFound, call))
