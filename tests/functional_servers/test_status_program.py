@@ -90,9 +90,9 @@ class StatusProgramTest(base.BaseTestCase):
     def test_cloud_in_order_has_one_warning_and_a_broken_one_fails(self):
         self.write('nova.conf', *_NOVA, *self.own)
         code, found = self.status()
-        # There is no Placement here.
+        # There is no Placement here, and Nova sends no notifications.
         self.assertEqual(
-            {'Placement': 1},
+            {'Notifications of Nova': 1, 'Placement': 1},
             {name: result for name, (result, _) in found.items() if result},
             found)
         self.assertEqual(1, code)
@@ -110,6 +110,7 @@ class StatusProgramTest(base.BaseTestCase):
         self.assertEqual(
             {'Conductors': 1, 'Cleaning policies': 1,
              'Keys of hosts and schedulers': 2, '[gpgpu] of nova.conf': 1,
-             'Devices that Nova assigns': 2, 'Placement': 1},
+             'Devices that Nova assigns': 2, 'Notifications of Nova': 1,
+             'Placement': 1},
             {name: result for name, (result, _) in found.items() if result},
             found)

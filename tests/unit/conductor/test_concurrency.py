@@ -43,15 +43,15 @@ class ConcurrencyTest(base.BaseTestCase):
 
     def test_defaults_follow_from_the_number_of_threads(self):
         for values, expected in (
-                ({}, (10, 31, 41, 48)),
+                ({}, (10, 30, 40, 48)),
                 ({'gpgpu__vendordata_bind': '127.0.0.1:9000'},
-                 (10, 23, 33, 48)),
-                ({'executor_thread_pool_size': 8}, (8, 8, 18, 25)),
+                 (10, 22, 32, 48)),
+                ({'executor_thread_pool_size': 8}, (8, 8, 18, 26)),
                 ({'executor_thread_pool_size': 8,
-                  'database__max_pool_size': 20}, (8, 8, 18, 25)),
+                  'database__max_pool_size': 20}, (8, 8, 18, 26)),
                 ({'executor_thread_pool_size': 8,
                   'gpgpu__vendordata_bind': '127.0.0.1:9000'},
-                 (8, 8, 18, 33))):
+                 (8, 8, 18, 34))):
             conf = self.configured(**values)
             concurrency.check(conf)
             self.assertEqual(expected, self.limits(conf))
@@ -81,10 +81,10 @@ class ConcurrencyTest(base.BaseTestCase):
                 **{f'database__{option}': value}))
 
     def test_more_calls_than_threads_are_refused(self):
-        for value in (0, 32):
+        for value in (0, 31):
             said = self.refused(
                 oslo_messaging_rabbit__rabbit_qos_prefetch_count=value)
             for words in ('rabbit_qos_prefetch_count',
                           'executor_thread_pool_size',
-                          'between 1 and 31'):
+                          'between 1 and 30'):
                 self.assertIn(words, said)
