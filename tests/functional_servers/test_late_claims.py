@@ -72,6 +72,8 @@ class LateClaimsMixin:
             self.conf, self.new_transport(), self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
+        # For the calls of hosts.
+        self.bulkhead = conductor._gate._servers[0]._bulkhead
         self.start_host()
 
     def database(self):
@@ -159,8 +161,10 @@ class LateClaimsMixin:
             self.assertNotEqual([], self.arrived)
             self.assertEqual([], self.handled)
             self.now += seconds
+        # Each claim was sent several times, and its repeats come last.
         self.assertTrue(patience.wait_until(
-            lambda: len(self.handled) == len(self.arrived)))
+            lambda: not self.bulkhead._repeats
+            and len(self.handled) == len(self.arrived)))
 
     def test_claims_whose_callers_gave_up_are_not_granted(self):
         self.give_up_while_locked(CLIENT_TIMEOUT + 1)
@@ -168,7 +172,6 @@ class LateClaimsMixin:
 
     def test_claims_granted_in_the_last_moment_end_after_their_leases(self):
         self.give_up_while_locked(0)
-        # Each claim was sent several times.
         granted = len({
             request.instance_uuid for _, request, *_ in self.arrived})
         self.assertEqual(
