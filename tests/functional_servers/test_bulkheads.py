@@ -238,7 +238,7 @@ class HungConductorTest(TwoConductorsCase):
                 if hosts_ is found[0]:
                     self.go_on.wait(patience.LONG)
                 hosts_.append(arguments)
-            [manager, _] = conductor._gate._servers[0].dispatcher.endpoints
+            [manager] = conductor._gate._servers[0].dispatcher.endpoints
             setattr(manager, method, handle)
         return found
 
