@@ -180,12 +180,14 @@ class Moves:
                         migration: nova_mod.Migration) -> None:
         """End what the source has, as MigrationMixin.confirm_migration."""
         self._nova.update(step, status='confirming')
+        is_destination = roles.destination_of(migration)
         with self._tracker.builds.running(step.uuid):
             self._tracker.confirm_migration(claim_obj.MigrationConfirmation(
                 instance_uuid=step.uuid, migration_uuid=migration.uuid,
                 source_assignments=tuple(
                     assignment.uuid for assignment in self._selected(
-                        step.uuid, roles.source_of(migration)))))
+                        step.uuid, lambda assignment:
+                        not is_destination(assignment)))))
         self._nova.update(step, status='confirmed')
         self._truth.count('confirmed')
         self._rest(step)
