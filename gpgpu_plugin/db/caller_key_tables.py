@@ -69,7 +69,7 @@ class ExecutedCall(column.Base):
 
 
 class Cloud(column.Base):
-    """What tells the cloud of this database from others; one row.
+    """Identity of the cloud of this database; one row.
 
     ``uuid``: made with the table; hosts keep it.
     """

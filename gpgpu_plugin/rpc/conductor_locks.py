@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""Which calls to gpgpu-conductor wait for a lock, and which are repeated."""
+"""Lists of the calls that wait for a lock, and of those that are repeated."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What Nova does with an instance on a host at this moment.
+    """Operation of Nova on an instance on a host at this moment.
 
     :ivar migration: UUID of the migration that is prepared or decided
     """

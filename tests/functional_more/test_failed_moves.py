@@ -202,7 +202,7 @@ class TwoHostsTest(test_moves.MovesCase):
             self.wait_status(self.server['id'], 'ERROR')
         self.wait_migration('error')
         new = self.hostdevs(self.server, 'gpu2')
-        # As doctor --fix does. The second host is told, without a hard reboot.
+        # As doctor --fix does. No hard reboot is needed.
         self.compare('gpu1')
         self.wait_facts(self.server, self.expected(
             {'gpu1': self.gpus, 'gpu2': new}, {'gpu2': new}))

@@ -55,7 +55,7 @@ class Endpoint:
 
 
 class DrainTest(base.BaseTestCase):
-    """What this plugin relies on inside of oslo.messaging's driver."""
+    """Parts of oslo.messaging's driver on which the plugin relies."""
 
     def setUp(self):
         super().setUp()

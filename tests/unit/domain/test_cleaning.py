@@ -154,7 +154,7 @@ class HarmlessTest(base.BaseTestCase):
 
 
 class ModelTest(base.BaseTestCase):
-    """What is known of a model, before any of it was cleaned."""
+    """Facts of a model that are known before a GPU of it was cleaned."""
 
     H100, V100, MI300X = ('10de', '2330'), ('10de', '1db4'), ('1002', '74a1')
 

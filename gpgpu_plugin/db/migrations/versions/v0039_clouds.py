@@ -9,7 +9,7 @@
 #    WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the
 #    License for the specific language governing permissions and limitations
 #    under the License.
-"""What tells the cloud of this database from others."""
+"""Add the identity of the cloud of this database."""
 
 import uuid
 

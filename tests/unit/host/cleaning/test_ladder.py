@@ -106,7 +106,7 @@ class LadderTest(card.CardCase):
             self.assertRaises(exception.HostNotReady, self.clean, kind)
 
     def test_step_that_is_not_installed_gives_no_verdict(self):
-        """That is no fault of any device."""
+        """A step that a host lacks is no fault of a device."""
         for steps in (('a', 'acme'), ('reset', 'a')):
             exc = self.assertRaises(exception.HostNotReady, self.clean,
                                     make('a'), make('b'), steps=steps)
