@@ -97,6 +97,8 @@ host = {host}
 state_path = {state}/{host}
 [gpgpu]
 keys_path = {state}/{host}/keys
+# What a host keeps names its cloud: the next test's is another one.
+state_path = {state}/{host}/gpgpu
 [gpgpu_fake]
 machine = hgx-h100-8
 """
