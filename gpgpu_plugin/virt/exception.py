@@ -27,6 +27,8 @@ from gpgpu_plugin.domain.allocation import request
 
 LOG = logging.getLogger(__name__)
 
+_REMEDY = _('repeat the operation when it is mended')
+
 
 class GPUClaimDenied(nova_exception.GroupAffinityViolation):
     """A build's claim was denied: Nova tries the next host.
@@ -50,13 +52,6 @@ class GPUAssignmentsEnded(nova_exception.NovaException):
                 'as a delete')
 
 
-class GPUsMissing(nova_exception.NovaException):
-    """A guest would have fewer devices than its flavor requests."""
-
-    msg_fmt = _('The guest of instance %(instance)s was not started on '
-                '%(host)s, where it lacks %(lacking)s: %(reason)s')
-
-
 class GPUOperationFailed(nova_exception.NovaException):
     """A guest was not started, or a migration not confirmed, for its GPUs.
 
@@ -64,16 +59,25 @@ class GPUOperationFailed(nova_exception.NovaException):
     """
 
     msg_fmt = _('The GPUs of instance %(instance)s could not be made ready. '
-                'The log of nova-compute has the reason; repeat the operation '
-                'when it is mended')
+                'The log of nova-compute has the reason; %(remedy)s')
 
 
-class GPUDomainStale(nova_exception.NovaException):
+class GPUsMissing(exception.GPUPluginException):
+    """A guest would have fewer devices than its flavor requests.
+
+    ``remedy`` is what its user can do.
+    """
+
+    msg_fmt = ('The guest of instance %(instance)s was not started on '
+               '%(host)s, where it lacks %(lacking)s: %(reason)s; %(remedy)s')
+
+
+class GPUDomainStale(exception.GPUPluginException):
     """A saved domain does not have the devices that are assigned now."""
 
-    msg_fmt = _('The domain that was saved for instance %(instance)s has PCI '
-                'devices %(saved)s, but %(assigned)s are assigned to it now. '
-                'Hard reboot the instance, which makes its domain anew')
+    msg_fmt = ('The domain that was saved for instance %(instance)s has PCI '
+               'devices %(saved)s, but %(assigned)s are assigned to it now; '
+               '%(remedy)s')
 
 
 class GPUOperationUnsupported(nova_exception.Invalid):
@@ -102,17 +106,16 @@ def translated(build: Build) -> Iterator[None]:
     try:
         yield
     except DENIALS as exc:
-        text = reason(exc)
         if build is Build.EVACUATION:
             raise nova_exception.ComputeResourcesUnavailable(
-                reason=text) from exc
-        raise GPUClaimDenied(reason=text) from exc
+                reason=public(exc)) from exc
+        raise GPUClaimDenied(reason=public(exc)) from exc
     except exception.GPUPluginException as exc:
-        if build is Build.REBUILD:
-            raise nova_exception.InstanceDeployFailure(
-                reason=str(exc)) from exc
-        raise nova_exception.ComputeResourcesUnavailable(
-            reason=str(exc)) from exc
+        LOG.error('Cannot make the GPUs ready: %s', reason(exc))
+        raise (nova_exception.InstanceDeployFailure
+               if build is Build.REBUILD else
+               nova_exception.ComputeResourcesUnavailable)(
+                   reason=public(exc)) from exc
 
 
 @contextlib.contextmanager
@@ -126,11 +129,27 @@ def explained(instance: nova_types.Instance) -> Iterator[None]:
     except exception.GPUPluginException as exc:
         LOG.error('Cannot make the GPUs ready: %s', reason(exc),
                   instance=instance)
-        raise GPUOperationFailed(instance=instance.uuid) from exc
+        raise GPUOperationFailed(
+            instance=instance.uuid,
+            remedy=exc.kwargs.get('remedy', _REMEDY)) from exc
+
+
+def public(exc: Exception) -> str:
+    """Return what tenants may read of an error: no host, path or capacity.
+
+    Administrators find the whole reason in the log and in the action's event.
+    """
+    if isinstance(exc, exception.ClaimDenied):
+        return f'the claim of GPUs was denied: {exc.reason}'
+    # These name what the user or the flavor requests.
+    if isinstance(exc, (exception.Invalid, nova_exception.NovaException)):
+        return reason(exc)
+    return _('the GPUs could not be made ready; the log of nova-compute has '
+             'the reason')
 
 
 def reason(exc: Exception) -> str:
-    """Return why a claim was denied, in one line."""
+    """Return the whole reason of an error, in one line."""
     if isinstance(exc, exception.Invalid):
         return f'{request.Reason.EXTRA_SPEC_INVALID}: {exc}'
     if isinstance(exc, exception.GPUPluginException):

@@ -192,7 +192,7 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         The host may have been rebooted since and its buses renumbered, so that
         a saved address may belong to another instance's GPU.
 
-        :raises GPUDomainStale: nothing was changed
+        :raises GPUOperationFailed: nothing was changed
         """
         with self._gpu_working(instance):
             self._check_saved_domain(instance)
@@ -208,7 +208,8 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         if assigned != saved:
             raise virt_exception.GPUDomainStale(
                 instance=instance.uuid, saved=_listed(saved),
-                assigned=_listed(assigned))
+                assigned=_listed(assigned),
+                remedy='hard reboot the instance, which makes its domain anew')
 
 
 class GpuLibvirtFakeDriver(GpuLibvirtDriver):

@@ -113,8 +113,8 @@ class LifecycleMixin(service.ServiceMixin):
         :param claims: whether the caller claims devices if it has none
         :raises GPUAssignmentsEnded: the devices were released while this
             call waited; nothing was changed
-        :raises GPUsMissing: the guest would have too few of them
-        :raises GPUOperationFailed: another error of the plugin
+        :raises GPUOperationFailed: an error of the plugin, as the guest would
+            have too few of them
         """
         book, selectors = self.gpu_tracker.assignments, (
             self._gpu_at_work.selectors)

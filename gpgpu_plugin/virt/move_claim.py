@@ -88,7 +88,7 @@ def _rollback(exc: Exception) -> nova_exception.InstanceFaultRollback:
     """
     return nova_exception.InstanceFaultRollback(
         nova_exception.ComputeResourcesUnavailable(
-            reason=virt_exception.reason(exc)))
+            reason=virt_exception.public(exc)))
 
 
 def _end_with(claim: nova_types.MoveClaim, end: End) -> None:

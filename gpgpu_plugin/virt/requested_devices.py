@@ -34,6 +34,8 @@ from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
 
+_START_AGAIN = 'start the guest again when it is mended'
+
 
 def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
     """Return whether a flavor may request GPUs."""
@@ -89,8 +91,8 @@ def ensure(tracker: resource_tracker.ResourceTracker,
             claims and not tracker.assignments.of_instance(instance.uuid)):
         raise virt_exception.GPUsMissing(
             instance=instance.uuid, host=tracker.host, lacking=lacking,
-            reason='gpgpu-conductor has no other assignments of it there. '
-                   'Shelve and unshelve the instance, which claims GPUs anew')
+            reason='gpgpu-conductor has no other assignments of it there',
+            remedy='shelve and unshelve the instance, which claims GPUs anew')
 
 
 def _lacking(tracker: resource_tracker.ResourceTracker,
@@ -169,8 +171,7 @@ def _fetch(tracker: resource_tracker.ResourceTracker,
             reason=f'{book.path} does not have them, and gpgpu-conductor '
                    f'cannot be asked: {virt_exception.reason(exc)}. Check '
                    f'that a gpgpu-conductor runs and that the broker can be '
-                   f'reached, then start the guest again',
-        ) from exc
+                   f'reached', remedy=_START_AGAIN) from exc
     if found := book.contradictions(listed):
         tracker.session.lose(doubted=True)
         raise virt_exception.GPUsMissing(
@@ -178,7 +179,7 @@ def _fetch(tracker: resource_tracker.ResourceTracker,
             reason=f'gpgpu-conductor has devices for it that this host knows '
                    f'to be used: {"; ".join(found)}. Its database may have '
                    f'been restored from a backup. {tracker.host} reports '
-                   f'anew what it has; then start the guest again')
+                   f'anew what it has', remedy=_START_AGAIN)
     _add(tracker, instance.uuid, listed)
 
 

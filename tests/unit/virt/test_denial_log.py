@@ -43,8 +43,8 @@ class DenialLogTest(base.BaseTestCase):
             reason='Claim of i denied: not_enough_available')))
 
     def test_other_errors_keep_their_traceback(self):
-        lines = self.logged(exception.GPUDomainStale(
-            instance='i', saved='a', assigned='b'))
+        lines = self.logged(exception.GPUOperationFailed(
+            instance='i', remedy='repeat'))
         self.assertEqual('ERROR Failed to build and run instance', lines[0])
         self.assertIn('Traceback (most recent call last):', lines)
 

@@ -11,6 +11,11 @@
 #    under the License.
 """Tests of the errors that the plugin raises into Nova."""
 
+import contextlib
+import re
+import string
+import types
+
 from nova import exception as nova_exception
 from oslotest import base
 
@@ -18,6 +23,22 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.virt import exception as virt_exception
 
 _B = virt_exception.Build
+
+
+def _errors(of=exception.GPUPluginException):
+    """Yield an error of each class that may name a host; all fields do.
+
+    The fields of Invalid are what the flavor or the user requests.
+    """
+    if issubclass(of, exception.Invalid):
+        return
+    fields = {name for _, name, _, _ in string.Formatter().parse(
+        re.sub(r'%\((\w+)\)[^s]*[srd]', r'{\1}', of.msg_fmt)) if name}
+    known = {'instance': 'i', 'reason': 'not_enough_available'
+             } if of is exception.ClaimDenied else {'remedy': 'do it again'}
+    yield of(**{name: known.get(name, 'SECRET') for name in fields})
+    for child in of.__subclasses__():
+        yield from _errors(child)
 
 
 class TranslatedTest(base.BaseTestCase):
@@ -63,15 +84,34 @@ class TranslatedTest(base.BaseTestCase):
         exc = exception.ClaimDenied(
             'message\nTraceback (most recent call last)', instance='i',
             host='h', reason='no_such_group', detail='x')
-        self.assertEqual(
-            'Claim of i on h denied: no_such_group (x)',
-            str(self.raised(exc, _B.NEW, virt_exception.GPUClaimDenied)))
+        self.assertEqual('Claim of i on h denied: no_such_group (x)',
+                         virt_exception.reason(exc))
 
     def test_wrong_extra_spec_is_named(self):
         exc = exception.Invalid(field='gpgpu:x', value='v', expected='e')
         self.assertEqual(
             f'extra_spec_invalid: {exc}',
             str(self.raised(exc, _B.NEW, virt_exception.GPUClaimDenied)))
+
+    def test_tenants_read_no_host_path_or_capacity(self):
+        for error in _errors():
+            for build in _B:
+                self._reads_nothing_secret(
+                    error, virt_exception.translated(build))
+            self._reads_nothing_secret(error, virt_exception.explained(
+                types.SimpleNamespace(uuid='i')))
+        self._reads_nothing_secret(OSError('SECRET'))
+
+    def _reads_nothing_secret(self, error, context=None):
+        with self.subTest(error=type(error).__name__, by=context):
+            try:
+                with context or contextlib.nullcontext():
+                    raise error
+            except Exception as raised:
+                self.assertNotIn('SECRET', virt_exception.public(raised))
+                if context:
+                    self.assertIsInstance(
+                        raised, nova_exception.NovaException)
 
     def test_error_of_somebody_else_is_raised_as_it_is(self):
         exc = ValueError('x')

@@ -202,7 +202,7 @@ class MigrationTest(MigrationCase):
     def test_destination_without_a_claim_makes_no_guest(self):
         self.useFixture(fixtures.MockPatchObject(
             roles, 'location', return_value=liveness.Location(host='h1')))
-        self.assertRaises(virt_exception.GPUsMissing, self.finish)
+        self.assertRaises(virt_exception.GPUOperationFailed, self.finish)
 
     def test_destination_s_claim_that_only_the_conductor_has_is_used(self):
         self.begin(3)

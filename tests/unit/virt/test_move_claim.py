@@ -73,10 +73,10 @@ class MoveClaimTest(base.BaseTestCase):
                 (exception.ClaimDenied(
                     'message\nTraceback', instance='i1', host='h1',
                     reason='not_enough_available', detail='x'),
-                 'Claim of i1 on h1 denied: not_enough_available (x)'),
+                 'the claim of GPUs was denied: not_enough_available'),
                 (exception.ConductorUnavailable(method='claim', timeout=1),
-                 'claim'),
-                (OSError('disk full'), 'disk full')):
+                 'could not be made ready'),
+                (OSError('disk full'), 'could not be made ready')):
             self.calls.reset_mock()
             self.calls.gpus.side_effect = exc
             raised = self.assertRaises(

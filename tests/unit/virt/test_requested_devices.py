@@ -115,11 +115,15 @@ class StartCase(base.DriverTestCase):
         getattr(self.driver, method)(None, self.instance, *args)
 
     def refused(self, method='power_on', args=(None,)):
-        """Return the error with which the guest is not started."""
+        """Return why the guest is not started, as administrators read it."""
         exc = self.assertRaises(
-            virt_exception.GPUsMissing, self.start, method, args)
+            virt_exception.GPUOperationFailed, self.start, method, args)
         self.assertEqual([], self.started)
-        return str(exc)
+        cause = exc.__cause__
+        self.assertIsInstance(cause, virt_exception.GPUsMissing)
+        self.assertIn(str(cause), self.log.output)
+        self.assertIn(cause.kwargs['remedy'], str(exc))
+        return str(cause)
 
 
 class FetchTest(StartCase):
@@ -314,7 +318,7 @@ class RebuildTest(StartCase):
         [first, _] = self.tracker.assignments.of_instance('i1')
         self.tracker.session.call(self.api.release, [first.uuid])
         self.lose(1)
-        self.assertRaises(virt_exception.GPUsMissing, self.rebuild)
+        self.assertRaises(virt_exception.GPUOperationFailed, self.rebuild)
 
     def test_rebuild_claims_if_nobody_knows_of_devices(self):
         self.tracker.session.call(self.api.release, [
