@@ -25,6 +25,8 @@ from oslo_context import context
 
 _REQUEST_ID = re.compile(r'req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
+_LONGEST = 255
+"""Characters of an actor, as the database stores them."""
 
 SENT = ('request_id', 'global_request_id', 'actor', 'wanted')
 """Fields of a context that calls carry; a server reads no others."""
@@ -126,14 +128,15 @@ class ContextSerializer(oslo_messaging.NoOpSerializer):
 
     def deserialize_context(
             self, ctxt: dict[str, object]) -> RequestContext:
+        # These are logged and stored, and may not be signed.
         result: RequestContext = RequestContext.from_dict({
-            name: ctxt.get(name) for name in SENT})
-        if not is_request_id(result.global_request_id):
-            # It is logged and stored, and may not be signed.
-            result.global_request_id = None
+            name: ctxt.get(name)
+            for name in ('request_id', 'global_request_id')
+            if is_request_id(ctxt.get(name))})
         result.wanted = typing.cast('float | None', ctxt.get('wanted'))
         actor = ctxt.get('actor')
-        if isinstance(actor, str) and actor.isprintable():
+        if (isinstance(actor, str) and actor.isprintable()
+                and len(actor) <= _LONGEST):
             result.actor = actor
         found = ctxt.get(self.CALLER)
         # Whatever was received as such is no Caller.

@@ -64,6 +64,4 @@ def _said(ctxt: _Context) -> str:
 
 
 def _author(ctxt: _Context, actor: str) -> author.Author:
-    return author.Author(
-        actor=actor, request_id=ctxt.global_id
-        if gpgpu_context.is_request_id(ctxt.global_id) else None)
+    return author.Author(actor=actor, request_id=ctxt.global_id)

@@ -54,6 +54,14 @@ _prepared: set[object] = set()
 _SUSPICIOUS = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
 
 
+LONGEST = 4096
+"""Characters of a text that devices, programs or other processes have given.
+
+What is longer was not written for anybody to read, and is cut off."""
+
+_LONG = re.compile(rb'"[^"]{%d}' % (LONGEST + 1))
+
+
 def to_primitive(value: object) -> object:
     """Return a value as dicts, lists, strings, numbers, booleans and None."""
     primitive: object = msgspec.to_builtins(value)
@@ -88,8 +96,9 @@ def _prepare(kind: type[object]) -> None:
 def printable(kind: type[T], value: T) -> T:
     """Return a value without characters that control a terminal or a log.
 
-    They are escaped in all its texts, as Python does it: ``\\x1b``. All scans
-    (host.discovery.scanner) pass through here.
+    They are escaped in all its texts, as Python does it: ``\\x1b``, and no
+    text is longer than ``LONGEST``. All scans (host.discovery.scanner) pass
+    through here.
 
     :param kind: type of the value
     """
@@ -131,6 +140,8 @@ def _is_suspicious(value: object) -> bool:
         return True
     # JSON escapes each control character but DEL. For most scans this is
     # enough, and much faster than the pattern.
+    if _LONG.search(text):
+        return True
     if text.isascii() and b'\\' not in text and b'\x7f' not in text:
         return False
     return _SUSPICIOUS.search(text) is not None
@@ -138,6 +149,7 @@ def _is_suspicious(value: object) -> bool:
 
 def _escaped(primitive: object) -> object:
     if isinstance(primitive, str):
+        primitive = primitive[:LONGEST]
         return primitive if primitive.isprintable() else ''.join(
             char if char.isprintable()
             else char.encode('unicode_escape').decode('ascii')

@@ -43,6 +43,7 @@ import contextvars
 import dataclasses
 import importlib.metadata
 import operator
+import threading
 import time
 import typing
 from collections.abc import Callable
@@ -69,6 +70,9 @@ _MARK = 'gpgpu_arrived_at'
 
 _LONGEST = 100
 """Characters of a text in the log that anybody may have sent."""
+
+_MINUTE, _CALLERS = 60, 64
+"""Seconds between two lines about refused calls of a caller; how many."""
 
 _REFUSALS = (exception.CallerRefused, exception.NotOwner)
 
@@ -152,6 +156,8 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
         super().__init__(*args)
         self._guard = guard
         self._observer = observer
+        self._lock = threading.Lock()
+        self._warned: dict[str, float] = {}
 
     def dispatch(self, incoming: _Incoming) -> object:
         """Call the method that a message names."""
@@ -164,7 +170,7 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             self._observe(incoming, exc.exc_info[1])
             # The guard refuses some, and the method itself others.
             if isinstance(exc.exc_info[1], _REFUSALS):
-                LOG.warning('%s', exc.exc_info[1])
+                self._warn(incoming.ctxt, exc.exc_info[1])
             raise
         except Exception as exc:
             self._observe(incoming, exc)
@@ -174,6 +180,25 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             return answer
         finally:
             _arrived_at.reset(token)
+
+    def _warn(self, ctxt: Mapping[str, typing.Any],
+              refusal: BaseException | None) -> None:
+        """Log a refused call: each minute one of each caller, and of 64.
+
+        What a caller says of itself may be invented.
+        """
+        try:
+            caller = f'{ctxt["signature"]["name"]:.{_LONGEST}}'
+        except (KeyError, TypeError, ValueError):
+            caller = ''
+        now = time.monotonic()
+        with self._lock:
+            self._warned = {name: until for name, until
+                            in self._warned.items() if now < until}
+            if caller in self._warned or len(self._warned) == _CALLERS:
+                return
+            self._warned[caller] = now + _MINUTE
+        LOG.warning('%s', refusal)
 
     def _observe(self, incoming: _Incoming,
                  error: BaseException | None) -> None:

@@ -87,11 +87,11 @@ class SerializerTest(base.BaseTestCase):
     def test_what_is_not_signed_is_neither_sent_nor_read(self):
         found = self.cross(
             context.RequestContext(
-                user_id='u1', request_id='req-2', overwrite=False),
+                user_id='u1', request_id=REQUEST, overwrite=False),
             user_id='u2', project_id='p1', is_admin=True)
         self.assertIsInstance(found, context.RequestContext)
         self.assertEqual(
-            (None, None, 'req-2', False),
+            (None, None, REQUEST, False),
             (found.user_id, found.project_id, found.request_id,
              found.is_admin))
 
@@ -103,10 +103,14 @@ class SerializerTest(base.BaseTestCase):
                          (found.global_request_id, found.actor))
 
     def test_text_that_a_log_must_not_have_is_dropped(self):
-        found = self.cross(context.admin(), actor='root\x1b[2J',
-                           global_request_id='req-1\nERROR all is lost')
-        self.assertEqual(
-            (None, None), (found.global_request_id, found.actor))
+        forged = 'req-1\nERROR all is lost'
+        for actor in ('root\x1b[2J', 'r' * 256, ['root']):
+            found = self.cross(
+                context.admin(), actor=actor, request_id=forged,
+                global_request_id=forged)
+            self.assertEqual(
+                (None, None), (found.global_request_id, found.actor))
+            self.assertTrue(context.is_request_id(found.request_id))
 
     def test_time_that_the_caller_waits_survives(self):
         self.assertEqual(
@@ -119,8 +123,8 @@ class SerializerTest(base.BaseTestCase):
         self.assertIsNone(callers.wanted)
 
     def test_field_of_a_newer_peer_is_ignored(self):
-        self.assertEqual('req-3', self.cross(
-            context.admin('req-3'), colour='red').request_id)
+        self.assertEqual(REQUEST, self.cross(
+            context.admin(REQUEST), colour='red').request_id)
 
     def test_arguments_stay_as_they_are(self):
         entity = {'a': (1, 2)}

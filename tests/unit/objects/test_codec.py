@@ -155,6 +155,16 @@ class CodecTest(base.BaseTestCase):
                 'unicode_escape').decode('ascii')
             self.assertEqual(expected, codec.received(str, text), ascii(text))
 
+    def test_no_text_is_longer_than_anybody_reads(self):
+        longest = codec.LONGEST
+        for text in ('x' * longest, '\u00e9' * longest):
+            self.assertEqual(text, codec.received(str, text))
+        label = 'x' * 8 * 2 ** 20
+        self.assertEqual(
+            {label[:longest]: [label[:longest]]},
+            codec.received(dict[str, list[str]], {label: [label]}))
+        self.assertEqual('e' * longest, codec.printable(str, 'e' * 5000))
+
     def test_text_that_json_cannot_encode_is_escaped(self):
         self.assertEqual({'a': ['\\ud800', 'b']},
                          codec.sendable({'a': ['\ud800', 'b']}))

@@ -110,19 +110,45 @@ class ArrivalTest(base.BaseTestCase):
             [Endpoint()], context.ContextSerializer(),
             oslo_messaging.DefaultRPCAccessPolicy)
         good = {'method': 'late', 'args': {'wanted': 3}}
-        for ctxt, message in (
+        for number, (ctxt, message) in enumerate((
                 ({'wanted': 'x'}, good), ({}, {**good, 'method': ['late']}),
                 ({}, {**good, 'method': 'a\nb'}), ({}, {'args': {}}),
                 ({}, {**good, 'method': 'm' * 10 ** 6}),
                 ({}, {**good, 'args': None}),
-                ({'wanted': -1, 'request_id': 'r\n' * 10 ** 6}, good)):
-            incoming = mock.Mock(ctxt=ctxt, message=message,
-                                 gpgpu_arrived_at=self.seconds)
+                ({'wanted': -1, 'request_id': 'r\n' * 10 ** 6}, good))):
+            signature = {'name': f'{number}'}
+            incoming = mock.Mock(
+                ctxt={**ctxt, 'signature': signature}, message=message,
+                gpgpu_arrived_at=self.seconds)
             self.assertRaises(oslo_messaging.ExpectedException,
                               dispatcher.dispatch, incoming)
         lines = log.output.splitlines()
         self.assertEqual(7, len(lines))
         self.assertLess(max(map(len, lines)), 400)
+
+    def test_refused_calls_fill_no_log(self):
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.rpc.arrival'))
+        dispatcher = arrival.Dispatcher(
+            [Endpoint()], context.ContextSerializer(),
+            oslo_messaging.DefaultRPCAccessPolicy)
+
+        def lines(*signatures):
+            before = len(log.output.splitlines())
+            for signature in signatures:
+                self.assertRaises(
+                    oslo_messaging.ExpectedException, dispatcher.dispatch,
+                    mock.Mock(ctxt={'signature': signature},
+                              message={'method': ['malformed']},
+                              gpgpu_arrived_at=self.seconds))
+            return len(log.output.splitlines()) - before
+
+        gpu1 = {'name': 'gpu1'}
+        self.assertEqual(1, lines(gpu1, gpu1))
+        self.assertEqual(2, lines({'name': 'gpu2'}, [], None, {'name': []}))
+        self.seconds += 61
+        self.assertEqual(1, lines(gpu1, gpu1))
+        self.assertEqual(63, lines(*(
+            {'name': f'invented{number}'} for number in range(1000))))
 
     def observed(self, endpoint, message, ctxt=None):
         """Return with what an observer is called for a message."""

@@ -71,13 +71,12 @@ class RPCTest(base.BaseTestCase):
         return endpoint
 
     def test_refusal_arrives_with_its_reason(self):
-        endpoint = self._serve()
+        endpoint, ctxt = self._serve(), context.admin()
         exc = self.assertRaises(
-            exception.ClaimDenied, self.api.claim, context.admin('req-1'),
-            ORIGIN, CLAIM)
+            exception.ClaimDenied, self.api.claim, ctxt, ORIGIN, CLAIM)
         self.assertEqual('not_enough_available', exc.reason)
         self.assertEqual('h1', exc.kwargs['host'])
-        self.assertEqual('req-1', endpoint.contexts[0].request_id)
+        self.assertEqual(ctxt.request_id, endpoint.contexts[0].request_id)
 
     def test_in_process_transport_is_refused_where_others_are_meant(self):
         exc = self.assertRaises(
