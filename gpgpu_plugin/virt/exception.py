@@ -144,8 +144,8 @@ def public(exc: Exception) -> str:
     # These name what the user or the flavor requests.
     if isinstance(exc, (exception.Invalid, nova_exception.NovaException)):
         return reason(exc)
-    return _('the GPUs could not be made ready; the log of nova-compute has '
-             'the reason')
+    return ('the GPUs could not be made ready; the log of nova-compute has '
+            'the reason')
 
 
 def reason(exc: Exception) -> str:
