@@ -54,10 +54,10 @@ _prepared: set[object] = set()
 _SUSPICIOUS = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
 
 
-LONGEST = 4096
+LONGEST = 16000
 """Characters of a text that devices, programs or other processes have given.
 
-What is longer was not written for anybody to read, and is cut off."""
+In UTF-8 it fits into a TEXT of MariaDB; what is longer is cut off."""
 
 _LONG = re.compile(rb'"[^"]{%d}' % (LONGEST + 1))
 
@@ -102,9 +102,9 @@ def printable(kind: type[T], value: T) -> T:
 
     :param kind: type of the value
     """
-    if not _is_suspicious(value):
+    if not _is_suspicious(value, LONGEST):
         return value
-    return from_primitive(kind, _escaped(to_primitive(value)))
+    return from_primitive(kind, _escaped(to_primitive(value), LONGEST))
 
 
 def sendable(primitive: object) -> object:
@@ -119,20 +119,23 @@ def sendable(primitive: object) -> object:
     return primitive
 
 
-def received(kind: type[T], primitive: object) -> T:
+def received(kind: type[T], primitive: object,
+             longest: int | None = None) -> T:
     """Return what another process sent as a printable value of a type.
 
+    :param longest: characters after which texts are cut off; None: they are
+        whole
     :raises Invalid: the primitive does not fit the type's annotations
     """
     try:
-        if _is_suspicious(primitive):
-            primitive = _escaped(primitive)
+        if _is_suspicious(primitive, longest):
+            primitive = _escaped(primitive, longest)
     except RecursionError:
         primitive = reprlib.repr(primitive)
     return from_primitive(kind, primitive)
 
 
-def _is_suspicious(value: object) -> bool:
+def _is_suspicious(value: object, longest: int | None) -> bool:
     try:
         text = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -140,25 +143,25 @@ def _is_suspicious(value: object) -> bool:
         return True
     # JSON escapes each control character but DEL. For most scans this is
     # enough, and much faster than the pattern.
-    if _LONG.search(text):
+    if longest is not None and _LONG.search(text):
         return True
     if text.isascii() and b'\\' not in text and b'\x7f' not in text:
         return False
     return _SUSPICIOUS.search(text) is not None
 
 
-def _escaped(primitive: object) -> object:
+def _escaped(primitive: object, longest: int | None = None) -> object:
     if isinstance(primitive, str):
-        primitive = primitive[:LONGEST]
+        primitive = primitive[:longest]
         return primitive if primitive.isprintable() else ''.join(
             char if char.isprintable()
             else char.encode('unicode_escape').decode('ascii')
             for char in primitive)
     if isinstance(primitive, dict):
-        return {_escaped(key): _escaped(value)
+        return {_escaped(key, longest): _escaped(value, longest)
                 for key, value in primitive.items()}
     if isinstance(primitive, (list, tuple)):
-        return [_escaped(value) for value in primitive]
+        return [_escaped(value, longest) for value in primitive]
     return primitive
 
 

@@ -162,7 +162,7 @@ def _served(implementation: Callable[..., object],
                **primitives: object) -> object:
         try:
             return codec.to_primitive(implementation(endpoint, ctxt, **{
-                name: codec.received(kinds[name], value)
+                name: codec.received(kinds[name], value, codec.LONGEST)
                 if name in kinds else value
                 for name, value in primitives.items()}))
         except exception.GPUPluginException as exc:

@@ -158,12 +158,14 @@ class CodecTest(base.BaseTestCase):
     def test_no_text_is_longer_than_anybody_reads(self):
         longest = codec.LONGEST
         for text in ('x' * longest, '\u00e9' * longest):
-            self.assertEqual(text, codec.received(str, text))
+            self.assertEqual(text, codec.received(str, text, longest))
         label = 'x' * 8 * 2 ** 20
         self.assertEqual(
             {label[:longest]: [label[:longest]]},
-            codec.received(dict[str, list[str]], {label: [label]}))
-        self.assertEqual('e' * longest, codec.printable(str, 'e' * 5000))
+            codec.received(dict[str, list[str]], {label: [label]}, longest))
+        # A record of the ledger is long.
+        self.assertEqual(label, codec.received(str, label))
+        self.assertEqual('e' * longest, codec.printable(str, 'e' * 20000))
 
     def test_text_that_json_cannot_encode_is_escaped(self):
         self.assertEqual({'a': ['\\ud800', 'b']},
