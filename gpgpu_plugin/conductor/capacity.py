@@ -29,7 +29,6 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import group as group_rules
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capability
 
@@ -88,8 +87,6 @@ def load(session: orm.Session,
 
 def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     ids = {device.id: device.stable_id for device in rows.devices}
-    is_offered = any(row.enabled and row.vgpu_type == naming.PASSTHROUGH
-                     for row in rows.types)
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
@@ -101,7 +98,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 listed=row.listed)
             for row in rows.types),
         devices=tuple(
-            _offered(row, ids, rows.variant.cleaning_policy, is_offered)
+            _offered(row, ids, rows.variant.cleaning_policy)
             for row in rows.devices),
         foreign_vgpus=tuple(device(row, ids) for row in rows.foreign_vgpus),
         assignments=tuple(
@@ -113,18 +110,16 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
 
 
 def _offered(row: device_db.DeviceRow, stable_ids: Mapping[int, str],
-             policy: str, is_offered: bool) -> group_rules.Device:
+             policy: str) -> group_rules.Device:
     """Return the value of a device that a group offers.
 
     One that has not passed what its variant's policy requires now counts as
     dirty until it is (conductor.recleaning).
-
-    :param is_offered: whether the group offers whole GPUs
     """
     value = device(row, stable_ids)
     if (value.state is device_rules.DeviceState.AVAILABLE
             and not is_proven(row, policy) and value.function is not None
-            and gpu_rules.is_given(value.function, is_offered=is_offered)):
+            and gpu_rules.is_given(value.function)):
         return dataclasses.replace(
             value, state=device_rules.DeviceState.DIRTY)
     return value

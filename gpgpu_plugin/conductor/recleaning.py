@@ -35,7 +35,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
-from gpgpu_plugin.domain import naming
 
 
 def distrust(session: orm.Session, device: models.Device) -> bool:
@@ -59,9 +58,7 @@ def distrust(session: orm.Session, device: models.Device) -> bool:
 def _is_given(device: models.Device) -> bool:
     """Return whether a guest can get the device itself."""
     return device.group is not None and gpu_rules.is_given(
-        device_db.pci_function(device), is_offered=any(
-            offered.enabled and offered.vgpu_type == naming.PASSTHROUGH
-            for offered in device.group.types))
+        device_db.pci_function(device))
 
 
 def clean_again(session: orm.Session,

@@ -85,17 +85,13 @@ def passthrough_refusal(function: pci.PCIFunction) -> str | None:
     return isolation_refusal(function) or function.vfio_refusal
 
 
-def is_given(function: pci.PCIFunction, *, is_offered: bool) -> bool:
-    """Return whether a managed function itself, not a part, goes to guests.
+def is_given(function: pci.PCIFunction) -> bool:
+    """Return whether a managed function itself, not a part, can go to guests.
 
     A GPU that has vGPUs is left alone: its driver manages its memory.
-
-    :param is_offered: whether its group offers whole GPUs. It may have done so
-        before, if its host can give it to guests
     """
     return function.pf is not None or (
-        not function.has_vgpus and passthrough_refusal(function) is None
-        and (is_offered or function.iommu_group is not None))
+        not function.has_vgpus and passthrough_refusal(function) is None)
 
 
 def isolation_refusal(function: pci.PCIFunction) -> str | None:
