@@ -19,6 +19,8 @@ their callers give up.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
@@ -84,18 +86,22 @@ class Gate:
     """RPC servers that serve as long as their conductor is fit.
 
     :param masters: see ``unfit``
+    :param make: returns new servers. Those that were stopped may have calls
+        to answer while others serve already
     :ivar reason: why they do not serve; empty: they do
     """
 
     def __init__(self, db: api.Database, masters: Collection[str],
-                 servers: Sequence[rpc_transport.RPCServer]) -> None:
+                 make: Callable[[], Sequence[rpc_transport.RPCServer]],
+                 ) -> None:
         self._db = db
-        self._servers = servers
+        self._make = make
+        self._servers: Sequence[rpc_transport.RPCServer] = ()
+        self._ending: list[threading.Thread] = []
         self._reading = cached_reading.CachedReading(
             'fitness', lambda: unfit(db, masters), 0.0, PATIENCE)
         self._thread = periodic.Periodic(
             'gpgpu-fitness', INTERVAL, self.check)
-        self._is_open = self._has_served = False
         self.reason = ''
 
     def start(self) -> None:
@@ -110,35 +116,46 @@ class Gate:
             reason = f'its database has not answered for {PATIENCE:.0f} s'
             # Connections that nobody uses may be dead as well.
             self._db.engine.dispose()
-        if reason and not self.reason:
-            LOG.error('This gpgpu-conductor takes no calls: %s', reason)
-        elif self.reason and not reason:
-            LOG.info('This gpgpu-conductor takes calls again')
-        self.reason = reason
-        if reason and self._is_open:
+        if reason:
+            if not self.reason:
+                LOG.error('This gpgpu-conductor takes no calls: %s', reason)
             self._close()
-        elif not reason and not self._is_open:
-            self._wait()
-            for server in self._servers:
+        elif not self._servers:
+            self._open()
+            if self.reason:
+                LOG.info('This gpgpu-conductor takes calls again')
+        self.reason = reason
+
+    def _open(self) -> None:
+        with contextlib.ExitStack() as started:
+            servers = self._make()
+            for server in servers:
                 server.start()
-            self._is_open = self._has_served = True
+                started.callback(_end, [server])
+            started.pop_all()
+        self._servers = servers
 
     def _close(self) -> None:
-        for server in self._servers:
-            server.stop()
-        self._is_open = False
-
-    def _wait(self) -> None:
-        if self._has_served:
-            for server in self._servers:
-                server.wait()
+        if self._servers:
+            ending = threading.Thread(
+                target=_end, args=[self._servers], name='gpgpu-ending')
+            self._servers = ()
+            self._ending = [
+                *filter(threading.Thread.is_alive, self._ending), ending]
+            ending.start()
 
     def stop(self) -> None:
         """Take no more calls, and wait until all that were taken are answered.
         """
         self._thread.stop()
-        if self._is_open:
-            self._close()
-        self._wait()
-        self._has_served = False
+        self._close()
+        for ending in self._ending:
+            ending.join()
         self._reading.stop()
+
+
+def _end(servers: Sequence[rpc_transport.RPCServer]) -> None:
+    for server in servers:
+        server.stop()
+    for server in servers:
+        server.wait()

@@ -132,7 +132,7 @@ class ConductorService:
                 '[gpgpu] sign_calls = false, and make keys with '
                 '"gpgpu-manage key"')
         self._gate = fitness.Gate(
-            self.database, [master.id for master in masters], [
+            self.database, [master.id for master in masters], lambda: [
                 self._make_server(
                     conf, kind, rpc_transport.conductor_topic(conf, kind),
                     conductor_contract.Conductor, endpoints, verifier)

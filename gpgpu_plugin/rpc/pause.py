@@ -60,7 +60,9 @@ class PauseWatch:
 
     def start(self) -> None:
         """Check the clock periodically until ``stop``."""
-        self.note()
+        with self._lock:
+            # Without this thread nobody knows whether the process ran.
+            self._running_at = time.monotonic()
         self._ended.clear()
         self._thread = threading.Thread(
             target=self._watch, name='gpgpu-pauses', daemon=True)

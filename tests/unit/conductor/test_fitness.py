@@ -74,16 +74,24 @@ class UnfitTest(base.BaseTestCase):
 
 
 class _Server:
+    """RPC server whose calls are noted, and whose last call may take long."""
+
     def __init__(self, calls):
         self._calls = calls
+        self.breaks = False
+        self.answered = threading.Event()
+        self.answered.set()
 
     def start(self):
+        if self.breaks:
+            raise OSError('the broker is away')
         self._calls.append('start')
 
     def stop(self):
         self._calls.append('stop')
 
     def wait(self):
+        self.answered.wait(patience.LONG)
         self._calls.append('wait')
 
 
@@ -102,7 +110,17 @@ class GateTest(base.BaseTestCase):
         self.gate = fitness.Gate(
             types.SimpleNamespace(engine=types.SimpleNamespace(
                 dispose=lambda: self.disposed.append(True))),
-            (), [_Server(self.calls), _Server(self.calls)])
+            (), self.make)
+        self.made = []
+
+    def make(self):
+        self.made.append([_Server(self.calls), _Server(self.calls)])
+        return self.made[-1]
+
+    def ended(self, count=2):
+        """Wait until servers have answered all that they took."""
+        self.assertTrue(patience.wait_until(
+            lambda: self.calls.count('wait') == count))
 
     def test_servers_serve_while_the_conductor_is_fit(self):
         self.gate.start()
@@ -119,13 +137,44 @@ class GateTest(base.BaseTestCase):
         for _ in range(3):
             self.gate.check()
         self.assertEqual('the moon is full', self.gate.reason)
-        self.assertEqual(['start'] * 2 + ['stop'] * 2, self.calls)
+        self.ended()
+        self.assertEqual(
+            ['start'] * 2 + ['stop'] * 2 + ['wait'] * 2, self.calls)
         self.assertEqual(1, self.logged.output.count('the moon is full'))
         self.found = lambda: ''
         self.gate.check()
         self.assertEqual('', self.gate.reason)
-        self.assertEqual(['wait'] * 2 + ['start'] * 2, self.calls[4:])
+        self.assertEqual(['start'] * 2, self.calls[6:])
         self.assertIn('takes calls again', self.logged.output)
+        self.gate.stop()
+
+    def test_calls_are_taken_while_old_ones_run(self):
+        self.gate.check()
+        self.made[0][0].answered.clear()
+        self.found = lambda: 'the moon is full'
+        self.gate.check()
+        self.found = lambda: ''
+        self.gate.check()
+        self.assertEqual(4, self.calls.count('start'))
+        self.assertNotIn('wait', self.calls)
+        self.made[0][0].answered.set()
+        self.gate.stop()
+        self.ended(4)
+
+    def test_servers_that_cannot_start_are_tried_again(self):
+        def make():
+            servers = self.make()
+            servers[1].breaks = len(self.made) == 1
+            return servers
+        self.gate._make = make
+        self.gate.reason = 'the moon is full'
+        self.assertRaises(OSError, self.gate.check)
+        # Nobody is told that it serves.
+        self.assertEqual('the moon is full', self.gate.reason)
+        self.assertEqual(['start', 'stop', 'wait'], self.calls)
+        self.gate.check()
+        self.assertEqual(['start'] * 2, self.calls[3:])
+        self.assertEqual('', self.gate.reason)
         self.gate.stop()
 
     def test_conductor_that_starts_unfit_serves_nothing(self):
@@ -137,14 +186,16 @@ class GateTest(base.BaseTestCase):
     def test_database_that_hangs_is_noticed(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.fitness.PATIENCE', 0.01))
-        gate = fitness.Gate(self.gate._db, (), [_Server(self.calls)])
+        gate = fitness.Gate(
+            self.gate._db, (), lambda: [_Server(self.calls)])
         gate.check()
         answered = threading.Event()
         self.found = lambda: answered.wait(patience.LONG) and ''
         self.assertTrue(patience.wait_until(
             lambda: gate.check() or gate.reason))
         self.assertIn('has not answered', gate.reason)
-        self.assertEqual(['start', 'stop'], self.calls)
+        self.ended(1)
+        self.assertEqual(['start', 'stop', 'wait'], self.calls)
         # A connection that is dead is not used again.
         self.assertTrue(self.disposed)
         answered.set()
@@ -168,7 +219,7 @@ class ServiceTest(base.BaseTestCase):
         self.assertIn('no caller has a key', conductor._gate.reason)
         made.make(context.CallerKind.OPERATOR, 'root')
         self.assertTrue(patience.wait_until(
-            lambda: conductor._gate._is_open))
+            lambda: conductor._gate._servers))
         self.assertEqual((), conductor_api.ConductorAPI(
             conf, caller=context.CallerKind.OPERATOR).host_list(
                 context.admin()))

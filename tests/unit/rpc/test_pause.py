@@ -48,6 +48,13 @@ class PauseWatchTest(base.BaseTestCase):
             self.seconds += pause.INTERVAL
         self.assertEqual(self.seconds, self.watch.arrived_at())
 
+    def test_time_before_the_start_is_no_pause(self):
+        # As of a server that an unfit conductor starts later.
+        self.seconds += 60
+        self.watch.start()
+        self.addCleanup(self.watch.stop)
+        self.assertEqual(1060, self.watch.arrived_at())
+
     def test_thread_ends(self):
         self.watch.start()
         thread = self.watch._thread
