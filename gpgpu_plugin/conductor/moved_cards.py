@@ -110,20 +110,22 @@ class _Arrived(typing.NamedTuple):
 
 def check(session: orm.Session, host: models.Host,
           devices: Iterable[models.Device], returned: Collection[str],
-          silent_after: float = SILENT_AFTER, *,
+          new: Collection[str] = (), silent_after: float = SILENT_AFTER, *,
           rebooted: bool = False) -> None:
     """Give GPUs that are new in their place the state that they had before.
 
     :param devices: those that a scan found; their rows are up to date
     :param returned: stable ids of those that the scan before had missed
+    :param new: likewise of those that no scan found before
     :param rebooted: while the host was off, any of them may have been
         elsewhere, and nobody saw it
     """
     session.flush()
     devices = list(devices)
     _hold(session, host, [
-        device for device in devices if device.stable_id in returned
-        and device.parent_id is None])
+        device for device in devices if device.parent_id is None and (
+            device.stable_id in new
+            or (rebooted and device.stable_id in returned))])
     _explain(session, [
         device for device in devices if device.before_swap is not None
         and device.parent_id is None and device.reason == device.swapped])
@@ -133,7 +135,8 @@ def check(session: orm.Session, host: models.Host,
                 and device.parent_id is None):
             # A conductor found it that did not know the column.
             device.swapped_at = now
-    arrived = _arrived(session, devices, returned, now, rebooted=rebooted)
+    arrived = _arrived(session, devices, {*returned, *new}, now,
+                       rebooted=rebooted)
     if not arrived:
         return
     gpus = [found.gpu for found in arrived]
@@ -165,7 +168,7 @@ def _hold(session: orm.Session, host: models.Host,
           arrived: Sequence[models.Device]) -> None:
     """Withhold GPUs that may be assigned ones which left their places.
 
-    :param arrived: GPUs that the scan before had missed
+    :param arrived: GPUs that are new in their place, or may be
     """
     if not arrived:
         return

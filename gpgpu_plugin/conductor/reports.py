@@ -202,7 +202,7 @@ def _store(session: orm.Session, host: models.Host,
              if function.pf == stable_id])
     _lose(session, host, rows.values())
     _move_mdev_rows(devices, seen.values())
-    moved_cards.check(session, host, seen.values(), returned | new,
+    moved_cards.check(session, host, seen.values(), returned, new,
                       silent_after, rebooted=rebooted)
 
 
