@@ -215,7 +215,7 @@ class _Adoption:
             request=assignment_db.UNKNOWN_REQUEST, allocated=False,
             # It was claimed earlier, which matters less than its usage.
             claimed_at=clock.utc(self._session, ago=min(
-                max(assignment.used_seconds or 0, 0), _LONGEST)),
+                assignment.used_seconds or 0, _LONGEST)),
             host_generation=assignment.host_generation,
             exact=assignment.exact, project_id=assignment.project_id,
             user_id=assignment.user_id, flavor=assignment.flavor)

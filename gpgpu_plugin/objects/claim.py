@@ -125,13 +125,13 @@ class Assignment:
         that reports its book says so; None: unknown
     """
 
-    uuid: str
-    instance_uuid: str
+    uuid: codec.StoredUUID
+    instance_uuid: codec.StoredUUID
     host: str
     role: ClaimRole
-    migration_uuid: str | None = None
+    migration_uuid: codec.StoredUUID | None = None
     source_host: str | None = None
-    device_uuid: str
+    device_uuid: codec.StoredUUID
     stable_id: str
     address: str
     variant: str
@@ -139,13 +139,13 @@ class Assignment:
     vgpu_type: str = naming.PASSTHROUGH
     placement_id: codec.Counter | None = None
     state: str
-    lease_expires_at: float | None = None
+    lease_expires_at: codec.StoredTime | None = None
     host_generation: codec.Counter = 0
     exact: bool = False
     project_id: str | None = None
     user_id: str | None = None
     flavor: str | None = None
-    used_seconds: int | None = None
+    used_seconds: codec.StoredCounter | None = None
 
 
 def is_used(role: str, lease_expires_at: float | None) -> bool:

@@ -42,6 +42,10 @@ StoredCounter: typing.TypeAlias = typing.Annotated[
     int, msgspec.Meta(ge=0, le=2 ** 61)]
 """Counter in a file, which may be damaged: what it grows to can be sent."""
 
+StoredUUID: typing.TypeAlias = typing.Annotated[
+    str, msgspec.Meta(max_length=36)]
+"""UUID in a file, as the database stores it."""
+
 StoredTime: typing.TypeAlias = typing.Annotated[
     float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since the epoch in a file; neither NaN nor infinite."""

@@ -32,8 +32,10 @@ ASSIGNMENTS = st.builds(
     claim.Assignment, host=st.just('h1'),
     host_generation=st.integers(0, 2 ** 62),
     placement_id=st.none() | st.integers(0, 2 ** 62),
-    lease_expires_at=st.none() | st.floats(allow_nan=False,
-                                           allow_infinity=False))
+    lease_expires_at=st.none() | st.floats(0, 1e11),
+    used_seconds=st.none() | st.integers(0, 2 ** 61),
+    **dict.fromkeys(('uuid', 'instance_uuid', 'migration_uuid',
+                     'device_uuid'), st.text(max_size=36)))
 BOOKS = st.tuples(
     st.dictionaries(
         st.uuids().map(str),
@@ -338,6 +340,23 @@ class UnreadableTest(AssignmentsTestCase):
                 self.assertFalse(self.path.exists())
                 self.assertIn(str(self.path), self.log.output)
                 self.assertIn(str(kept), self.log.output)
+
+    def test_assignment_that_no_report_can_send_is_kept_aside(self):
+        assignments.HostAssignments(str(self.path)).add(
+            'i1', [make_assignment(uuid='a1', lease_expires_at=5.0,
+                                   used_seconds=7)])
+        good = self.path.read_text()
+        for part, bad in (
+                ('5.0', 'NaN'), ('5.0', 'Infinity'), ('5.0', '1e300'),
+                ('"a1"', json.dumps('a' * 37)),
+                ('"used_seconds": 7', f'"used_seconds": {2 ** 63}'),
+                ('"used_seconds": 7', '"used_seconds": -1')):
+            with self.subTest(bad):
+                self.assertIn(part, good)
+                self.path.write_text(good)
+                self.assertEqual(1, len(self.book().all()))
+                self.path.write_text(good.replace(part, bad))
+                self.assertEqual([], self.book().all())
 
     def test_book_of_another_host_is_kept_aside(self):
         assignments.HostAssignments(str(self.folder / 'h2.json')).add(
