@@ -157,7 +157,7 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
         self._guard = guard
         self._observer = observer
         self._lock = threading.Lock()
-        self._warned: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def dispatch(self, incoming: _Incoming) -> object:
         """Call the method that a message names."""
@@ -170,7 +170,7 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             self._observe(incoming, exc.exc_info[1])
             # The guard refuses some, and the method itself others.
             if isinstance(exc.exc_info[1], _REFUSALS):
-                self._warn(incoming.ctxt, exc.exc_info[1])
+                self._log(logging.WARNING, incoming.ctxt, exc.exc_info[1])
             raise
         except Exception as exc:
             self._observe(incoming, exc)
@@ -181,24 +181,24 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
         finally:
             _arrived_at.reset(token)
 
-    def _warn(self, ctxt: Mapping[str, typing.Any],
-              refusal: BaseException | None) -> None:
+    def _log(self, level: int, ctxt: Mapping[str, typing.Any],
+             refusal: BaseException | None) -> None:
         """Log a refused call: each minute one of each caller, and of 64.
 
         What a caller says of itself may be invented.
         """
         try:
-            caller = f'{ctxt["signature"]["name"]:.{_LONGEST}}'
+            caller = f'{level} {ctxt["signature"]["name"]:.{_LONGEST}}'
         except (KeyError, TypeError, ValueError):
-            caller = ''
+            caller = f'{level}'
         now = time.monotonic()
         with self._lock:
-            self._warned = {name: until for name, until
-                            in self._warned.items() if now < until}
-            if caller in self._warned or len(self._warned) == _CALLERS:
+            self._logged = {name: until for name, until
+                            in self._logged.items() if now < until}
+            if caller in self._logged or len(self._logged) == _CALLERS:
                 return
-            self._warned[caller] = now + _MINUTE
-        LOG.warning('%s', refusal)
+            self._logged[caller] = now + _MINUTE
+        LOG.log(level, '%s', refusal)
 
     def _observe(self, incoming: _Incoming,
                  error: BaseException | None) -> None:
@@ -228,7 +228,7 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
                     ctxt, method, arguments))
         except exception.GPUPluginException as exc:
             if not isinstance(exc, _REFUSALS):
-                LOG.info('%s', exc)
+                self._log(logging.INFO, ctxt, exc)
             # An answer, not an error that oslo.messaging logs.
             raise oslo_messaging.ExpectedException() from exc
 

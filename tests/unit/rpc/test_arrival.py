@@ -132,19 +132,21 @@ class ArrivalTest(base.BaseTestCase):
             [Endpoint()], context.ContextSerializer(),
             oslo_messaging.DefaultRPCAccessPolicy)
 
-        def lines(*signatures):
+        def lines(*signatures, message=None):
             before = len(log.output.splitlines())
             for signature in signatures:
                 self.assertRaises(
                     oslo_messaging.ExpectedException, dispatcher.dispatch,
-                    mock.Mock(ctxt={'signature': signature},
-                              message={'method': ['malformed']},
+                    mock.Mock(ctxt={'signature': signature, 'wanted': -1},
+                              message=message or {'method': ['malformed']},
                               gpgpu_arrived_at=self.seconds))
             return len(log.output.splitlines()) - before
 
         gpu1 = {'name': 'gpu1'}
         self.assertEqual(1, lines(gpu1, gpu1))
         self.assertEqual(2, lines({'name': 'gpu2'}, [], None, {'name': []}))
+        late = {'method': 'late', 'args': {'wanted': 1}}
+        self.assertEqual(1, lines(gpu1, gpu1, message=late))
         self.seconds += 61
         self.assertEqual(1, lines(gpu1, gpu1))
         self.assertEqual(63, lines(*(
