@@ -122,10 +122,11 @@ def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
         raise exception.Conflict(
             kind='host', name=request.host,
             reason=f'it belongs to cloud {request.cloud}, and the database of '
-                   f'gpgpu-conductor is that of cloud {cloud}; correct '
-                   f'[database] connection, or, if this database replaces '
-                   f'the lost one, run "gpgpu-manage db restored --cloud '
-                   f'{request.cloud}"')
+                   f'gpgpu-conductor is that of cloud {cloud}. If the host '
+                   f'came from there, move its file in [gpgpu] state_path '
+                   f'away; if this database replaces one that was lost, run '
+                   f'"gpgpu-manage db restored --cloud {request.cloud}"; '
+                   f'else correct [database] connection')
     return cloud
 
 

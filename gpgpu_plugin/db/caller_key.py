@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 from sqlalchemy import orm
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
 
@@ -70,7 +71,19 @@ def cloud(session: orm.Session) -> str:
 
 
 def set_cloud(session: orm.Session, uuid: str) -> None:
-    """Make this database that of a cloud which its hosts know."""
+    """Make this database that of a cloud which its hosts know.
+
+    :raises Conflict: hosts of the cloud that it is of now would be refused
+    """
+    known = session.scalar(sa.select(sa.func.count()).select_from(
+        models.Host).where(models.Host.session > 0))
+    if known and uuid != cloud(session):
+        raise exception.Conflict(
+            kind='cloud', name=cloud(session),
+            reason=f'{known} of its hosts have reported to this database, '
+                   f'which would refuse them as those of {uuid}; if it '
+                   f'replaces one that was lost, run "gpgpu-manage host '
+                   f'delete" for each of them first')
     session.execute(sa.update(_Cloud).values(uuid=uuid))
 
 

@@ -82,18 +82,19 @@ class SecondComputeTest(SessionCase):
         self.assertIn('gpgpu-manage host takeover h1', self.log.output)
 
     def test_host_stays_with_its_cloud(self):
-        replaced = str(uuid.uuid4())
+        def be(name):
+            self.conductor.db.write(lambda session: session.execute(
+                sa.update(caller_key._Cloud).values(uuid=name)))
+
         with self.conductor.db.reader() as session:
             cloud = caller_key.cloud(session)
-        self.conductor.db.write(
-            lambda session: caller_key.set_cloud(session, replaced))
+        be(str(uuid.uuid4()))
         restarted = self.make_tracker()
         restarted.run_once()
         self.assertFalse(restarted.session.is_active)
         self.assertIn(f'"gpgpu-manage db restored --cloud {cloud}"',
                       self.log.output)
-        self.conductor.db.write(
-            lambda session: caller_key.set_cloud(session, cloud))
+        be(cloud)
         restarted.run_once()
         self.assertTrue(restarted.session.is_active)
 

@@ -43,15 +43,26 @@ class CloudTest(base.ConductorTestCase):
                            identity=SAME, cloud=cloud)
 
     def test_host_of_another_cloud_is_refused_until_that_is_accepted(self):
-        own = self.begin('').cloud
-        self.assertEqual(own, self.begin(own).cloud)
-        other = str(uuid.uuid4())
-        exc = self.assertRaises(exception.Conflict, self.begin, other)
-        self.assertIn(f'db restored --cloud {other}', str(exc))
+        own = self.db.write(caller_key.cloud)
+        lost = str(uuid.uuid4())
+        exc = self.assertRaises(exception.Conflict, self.begin, lost)
+        self.assertIn(f'db restored --cloud {lost}', str(exc))
         self.db.write(
-            lambda session: caller_key.set_cloud(session, other))
-        self.assertEqual(other, self.begin(other).cloud)
+            lambda session: caller_key.set_cloud(session, lost))
+        self.assertEqual(lost, self.begin(lost).cloud)
         self.assertRaises(exception.Conflict, self.begin, own)
+
+    def test_cloud_with_hosts_is_not_given_up_for_that_of_one_host(self):
+        own = self.begin('').cloud
+        staging = str(uuid.uuid4())
+        exc = self.assertRaises(exception.Conflict, self.begin, staging)
+        self.assertIn('move its file', str(exc))
+        exc = self.assertRaises(
+            exception.Conflict, self.db.write,
+            lambda session: caller_key.set_cloud(session, staging))
+        self.assertIn('1 of its hosts', str(exc))
+        self.assertEqual(own, self.begin(own).cloud)
+        self.db.write(lambda session: caller_key.set_cloud(session, own))
 
 
 class SessionCase(base.ConductorTestCase):
