@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gpgpu_plugin.domain.simulation import departures
-from gpgpu_plugin.domain.simulation import linked
-from gpgpu_plugin.domain.simulation import vgpus
+from bench.simulation import departures
+from bench.simulation import linked
+from bench.simulation import vgpus
 
 _NONE = 'no fragmentation'
 _REPACKED = 'moved at will'

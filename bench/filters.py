@@ -40,11 +40,11 @@ from nova.scheduler.weights import pci
 from nova.scheduler.weights import ram
 
 from bench import report
-from gpgpu_plugin.domain import partition
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import gpu_weigher
+from tests.fixtures import lattice
 
 _CLASS = 'CUSTOM_GPGPU_BENCH'
 _GPUS = 8
@@ -263,7 +263,7 @@ def _weighed_rows(count: int) -> Iterator[report.Row]:
         what=f'{where}, 1 GPU, 8 candidates a host', unit='us/host',
         ours=measure(1, _GPUS), goal=_GOAL_OF_EIGHT)
     linked = _ours(count, is_weighed=True,
-                   partitions=partition.lattice(_GPUS))
+                   partitions=lattice.of(_GPUS))
     yield report.Row(
         what=f'{where}, 4 linked GPUs', unit='us/host',
         ours=linked(4, 1, topology='linked'), goal=_GOAL)

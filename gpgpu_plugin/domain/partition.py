@@ -78,10 +78,6 @@ class Partitions:
         self._free: dict[int, tuple[int, ...]] = {}
         self._choices: dict[tuple[int, int, bool], Choice | None] = {}
 
-    def is_partition(self, gpus: int) -> bool:
-        """Return whether GPUs are exactly one partition."""
-        return gpus in self._masks
-
     def free(self, gpus: int) -> tuple[int, ...]:
         """Return the partitions that some GPUs contain."""
         found = self._free.get(gpus)
@@ -137,14 +133,3 @@ def _least(whole: Sequence[int], free: int, size: int) -> list[int]:
 def of(masks: tuple[int, ...]) -> Partitions:
     """Return the partitions with these masks."""
     return Partitions(masks)
-
-
-def lattice(gpus: int) -> tuple[int, ...]:
-    """Return aligned partitions of 1, 2, 4 … GPUs."""
-    found: list[int] = []
-    size = 1
-    while size <= gpus:
-        found += [((1 << size) - 1) << first
-                  for first in range(0, gpus - size + 1, size)]
-        size *= 2
-    return tuple(found)

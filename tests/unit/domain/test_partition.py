@@ -20,8 +20,9 @@ from hypothesis import strategies
 from oslotest import base
 
 from gpgpu_plugin.domain import partition
+from tests.fixtures import lattice
 
-EIGHT = partition.lattice(8)
+EIGHT = lattice.of(8)
 MASKS = strategies.integers(0, 255)
 
 
@@ -34,7 +35,7 @@ class PartitionsTest(base.BaseTestCase):
 
     def test_lattice_is_aligned(self) -> None:
         self.assertEqual((1, 2, 4, 8, 0b11, 0b1100, 0b1111),
-                         partition.lattice(4))
+                         lattice.of(4))
         self.assertEqual(15, len(EIGHT))
 
     def test_single_gpu_comes_from_a_broken_pair(self) -> None:
@@ -46,8 +47,6 @@ class PartitionsTest(base.BaseTestCase):
         # Two GPUs are free, but of different pairs.
         self.assertIsNone(made.best(0b0110, 2))
         self.assertIsNone(made.best(0b0111, 3))
-        self.assertFalse(made.is_partition(0b0110))
-        self.assertTrue(made.is_partition(0b1100))
 
     def test_count_is_of_one_size(self) -> None:
         made = partition.of(EIGHT)

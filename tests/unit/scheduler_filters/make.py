@@ -13,8 +13,8 @@
 
 import dataclasses
 
-from gpgpu_plugin.domain import partition
 from gpgpu_plugin.objects import scheduling
+from tests.fixtures import lattice
 
 RC = 'CUSTOM_GPU_A'
 
@@ -58,7 +58,7 @@ def linked(node, free, fabric=True, instances=(), **kwargs):
     [offer] = group.types
     return dataclasses.replace(sent, groups=(dataclasses.replace(
         group, types=(dataclasses.replace(
-            offer, partitions=partition.lattice(4), fabric=fabric),)),))
+            offer, partitions=lattice.of(4), fabric=fabric),)),))
 
 
 class Host:

@@ -19,6 +19,7 @@ from oslotest import base
 
 from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.weighing import host as host_mod
+from tests.fixtures import lattice
 
 ANY: frozenset[str] = frozenset()
 
@@ -30,7 +31,7 @@ def host(vcpus=16, gib=64, free=(1000, 1000), variant='T4'):
 def linked(free, guests=0, is_confined=True, **fields):
     """Return a host of eight linked GPUs of which some are free."""
     return host(96, 768, [1000] * free.bit_count(), **fields)._replace(
-        links=host_mod.Links(partition.of(partition.lattice(8)), free,
+        links=host_mod.Links(partition.of(lattice.of(8)), free,
                              is_confined, guests))
 
 

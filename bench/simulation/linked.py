@@ -17,24 +17,26 @@ import functools
 import typing
 from collections.abc import Callable
 
+from bench.simulation import departures
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import partition
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.simulation import departures
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.domain.weighing import foresight
 from gpgpu_plugin.domain.weighing import host as host_mod
+from tests.fixtures import lattice
 
 GPUS = 8
 SIZES = {size: float(size) for size in (1, 2, 4, 8)}
-_PARTITIONS = partition.of(partition.lattice(GPUS))
+_MASKS = lattice.of(GPUS)
+_PARTITIONS = partition.of(_MASKS)
 _IDS = tuple(map(str, range(GPUS)))
 _LINKS = links_mod.Links(fabric=True, partitions=tuple(
     frozenset(_IDS[gpu] for gpu in range(GPUS) if mask >> gpu & 1)
-    for mask in partition.lattice(GPUS)))
+    for mask in _MASKS))
 _CLASS = 'GPU'
 _POLICY = foresight.Foresight()
 
@@ -131,7 +133,7 @@ class Linked(departures.Pool):
         (_, _, gpus), state = best
         host = min(self._hosts[state])
         self._replace(host, State(state.free & ~gpus, state.guests + 1))
-        self.broken += not _PARTITIONS.is_partition(gpus)
+        self.broken += gpus not in _MASKS
         return host, gpus
 
     def release(self, place: object) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from oslotest import base
 
-from gpgpu_plugin.domain.simulation import vgpus
+from bench.simulation import vgpus
 from gpgpu_plugin.domain.weighing import vgpus as weighing_vgpus
 
 

@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable
 from collections.abc import Mapping
 
-from gpgpu_plugin.domain.simulation import departures
+from bench.simulation import departures
 from gpgpu_plugin.domain.weighing import policy
 from gpgpu_plugin.domain.weighing import vgpus
 

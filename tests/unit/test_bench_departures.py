@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from oslotest import base
 
-from gpgpu_plugin.domain.simulation import departures
+from bench.simulation import departures
 
 SIZES = {1: 1.0, 4: 4.0}
 
