@@ -130,21 +130,6 @@ def _check_scope(root: str, address: str, scope: Iterable[str],
             guard.check_idle_vfio(root, name)
 
 
-@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
-def reset_scope(root: str, address: str) -> tuple[str, ...]:
-    """Return all functions that a hot reset of a function would reset.
-
-    :param root: root of the caller's sysfs
-    :param address: the function, which is opened for this
-    :returns: sorted addresses, with its own
-    :raises OSError: it has no hot reset, or it or the root is refused
-    """
-    with _opened(root, address) as device, _explained(root, address):
-        # A tuple, since oslo.privsep turns lists into tuples.
-        return tuple(sorted(
-            member.address for member in device.hot_reset_scope()))
-
-
 @privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.RESET_TIMEOUT)
 def hot_reset(root: str, address: str, functions: Sequence[str]) -> None:
     """Reset a function together with all functions of its slot or bus.

@@ -61,8 +61,7 @@ class VFIOCase(test_guard.GuardCase):
 
 class AllowedTest(VFIOCase):
 
-    CALLS = ((vfio.reset_scope,), (vfio.hot_reset, []), (vfio.memory,),
-             (vfio.firmware,),
+    CALLS = ((vfio.hot_reset, []), (vfio.memory,), (vfio.firmware,),
              (vfio.write_marks, 'x'), (vfio.try_marks, 'x'),
              (vfio.find_marks, 'x'), (vfio.scrub, MIB))
 
@@ -82,7 +81,7 @@ class AllowedTest(VFIOCase):
 
     def test_memory_of_a_companion_is_none_of_ours(self):
         """What is behind its BARs are registers."""
-        for function, *arguments in self.CALLS[2:]:
+        for function, *arguments in self.CALLS[1:]:
             exc = self.assertRaises(
                 PermissionError, function, self.root, self.audio, *arguments)
             self.assertIn('not a GPU', str(exc))
@@ -97,8 +96,8 @@ class AllowedTest(VFIOCase):
             self.assertRaises(
                 privsep.HelperUnavailable, privsep.call, function,
                 f'{self.root}/../sys', self.gpu, *arguments)
-        self.assertEqual((self.gpu, self.audio), privsep.call(
-            vfio.reset_scope, self.root, self.gpu))
+        self.assertEqual(2 * MIB, privsep.call(
+            vfio.memory, self.root, self.gpu))
 
 
 class HotResetTest(VFIOCase):
@@ -107,8 +106,9 @@ class HotResetTest(VFIOCase):
         self.refused(vfio.hot_reset, functions, words=words)
 
     def test_card_is_reset(self):
-        self.assertEqual((self.gpu, self.audio),
-                         vfio.reset_scope(self.root, self.gpu))
+        with vfio_device.opened(self.root, self.gpu) as device:
+            self.assertEqual([self.audio, self.gpu], [
+                member.address for member in device.hot_reset_scope()])
         self.assertFalse(self.was_reset())
         vfio.hot_reset(self.root, self.gpu, [self.audio, self.gpu])
         self.assertTrue(self.was_reset())
@@ -150,7 +150,8 @@ class HotResetTest(VFIOCase):
             vfio_device.VFIO_DEVICE_GET_PCI_HOT_RESET_INFO: errno.EPERM}
         (folder / self.audio / 'iommu_group').unlink()
         exc = self.assertRaises(
-            PermissionError, vfio.reset_scope, self.root, self.gpu)
+            PermissionError, vfio.hot_reset, self.root, self.gpu,
+            [self.gpu, self.audio])
         self.assertIn(f'does not own {self.audio} on its bus', exc.strerror)
         self.assertEqual({}, self.kernel.files)
 

@@ -86,8 +86,9 @@ class HotResetTest(VFIOCase):
             OSError, lab.write, f'bus/pci/devices/{self.gpu}/reset', '1')
         self.assertEqual(errno.ENOTTY, exc.errno)
         for address in self.functions:
-            self.assertEqual(tuple(self.functions),
-                             vfio.reset_scope(ROOT, address))
+            with vfio_device.opened(ROOT, address) as device:
+                self.assertEqual(self.functions, sorted(
+                    member.address for member in device.hot_reset_scope()))
             began = time.monotonic()
             vfio.hot_reset(ROOT, address, self.functions)
             print(f'{", ".join(self.functions)}: hot reset of {address} took '
@@ -168,9 +169,9 @@ class MemoryTest(VFIOCase):
     def test_device_that_is_open_is_refused(self) -> None:
         with lab.opened(self.display.iommu_group, self.gpu):
             for function, *arguments in (
-                    (vfio.reset_scope,), (vfio.hot_reset, [self.gpu]),
-                    (vfio.memory,), (vfio.write_marks, 'x'),
-                    (vfio.find_marks, 'x'), (vfio.scrub, 1)):
+                    (vfio.hot_reset, [self.gpu]), (vfio.memory,),
+                    (vfio.write_marks, 'x'), (vfio.find_marks, 'x'),
+                    (vfio.scrub, 1)):
                 exc = self.assertRaises(
                     PermissionError, function, ROOT, self.gpu, *arguments)
                 self.assertIn('has it open', str(exc))
