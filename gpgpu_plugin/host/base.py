@@ -133,12 +133,6 @@ class CleanVerdict:
         """Return whether the device is clean."""
         return self.failure is None
 
-    @property
-    def evidence(self) -> str:
-        """Return what was checked, or what failed, for operators."""
-        return self.failure or '; '.join(
-            result.reason for result in self.results)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attachment:

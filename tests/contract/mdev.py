@@ -30,6 +30,7 @@ from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import sysfs
+from tests.fixtures import cleaned
 from tests.fixtures import reported
 
 
@@ -266,8 +267,8 @@ class MdevContract:
                    device.assignment_uuid)
         for _ in range(2):
             verdict = self.backend.clean(device)
-            self.assertTrue(verdict.passed, verdict.evidence)
-            self.assertIn(device.assignment_uuid, verdict.evidence)
+            self.assertTrue(verdict.passed, verdict.failure)
+            self.assertIn(device.assignment_uuid, cleaned.reasons(verdict))
             self.assertEqual([], self.mdevs())
 
     def test_prepare_after_crash_keeps_mdev(self) -> None:

@@ -146,7 +146,7 @@ class PassthroughContract:
     def test_clean_device_is_unbound_when_it_is_given_back(self) -> None:
         self.backend.prepare(self.device(self.gpus[0]))
         verdict = self.backend.clean(self.device(self.gpus[0]))
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual('vfio-pci', self.scan_gpu(self.gpus[0]).driver)
         self.backend.give_back(self.device(self.gpus[0]))
         self.assertIsNone(self.scan_gpu(self.gpus[0]).driver)

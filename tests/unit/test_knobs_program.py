@@ -182,7 +182,7 @@ class StepTest(ProgramCase):
     def test_knobs_of_a_guest_are_reset_and_read_back(self):
         self.state({'ecc': False, 'cc': 'on', 'ppcie': 'off'})
         verdict, results = self.clean('reset+knobs+settings')
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         facts = results['knobs'].facts
         self.assertEqual(
             {'ecc': 'unknown', 'cc': 'on', 'ppcie': 'off'},

@@ -110,7 +110,7 @@ class HealthBookTest(base.BaseTestCase):
             return original(address, *args)
         self.useFixture(fixtures.MockPatchObject(vfio, 'reset', reset))
         verdict = self.clean()
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertTrue(resets)
         self.assertIs(rules.Health.OK, self.health().health)
 

@@ -172,7 +172,7 @@ class ErrorsTest(LocalHostCase):
         verdict = self.host.clean(self.gpu)
         self.assertFalse(verdict.passed)
         self.assertIn('it cannot be reset: Input/output error',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_vgpu_that_no_backend_supports_is_not_clean(self):
         verdict = self.host.clean(self.device(

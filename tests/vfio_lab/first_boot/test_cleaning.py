@@ -94,7 +94,7 @@ class MemoryTest(CleaningCase):
         verdict = self.cleaned('default')
         self.assertFalse(verdict.passed)
         self.assertIn('64 of 64 marks in its memory outlasted',
-                      verdict.evidence)
+                      verdict.failure)
         # It is not taken for clean, and no driver of the host has it.
         [found] = [function for function in lab.functions().values()
                    if function.id == self.gpu.id]
@@ -105,7 +105,7 @@ class MemoryTest(CleaningCase):
 
     def test_next_tenant_reads_zeros_after_a_scrub(self) -> None:
         verdict = self.cleaned('scrub')
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         facts = {result.step: result.facts for result in verdict.results}
         self.assertEqual(SIZE, facts['scrub']['bytes_verified'])
         self.assertEqual({'marks': 64, 'places': 64, 'found': 0},
@@ -120,7 +120,7 @@ class MemoryTest(CleaningCase):
             address=device.address, cleaning='of a', steps=device.steps,
             memory_mib=80 * 1024))
         self.assertIn(f'scrub inapplicable: {SIZE} of 85899345920 bytes',
-                      verdict.evidence)
+                      verdict.failure)
         self.clean(self.device('a', 'reset-only'))
 
 
@@ -137,7 +137,7 @@ class SettingsTest(CleaningCase):
             path.unlink()
         verdict = self.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('its baseline: it is lost', verdict.evidence)
+        self.assertIn('its baseline: it is lost', verdict.failure)
         accepted = dataclasses.replace(device, cleaning='of an operator')
         self.assertTrue(self.clean(accepted).passed)
         # Nobody knows any more which driver it had.
@@ -147,7 +147,7 @@ class SettingsTest(CleaningCase):
         device = kept.display_device(self.gpu, 'first')
         self.backend.prepare(device)
         verdict = self.clean(device)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         print(verdict.results[1], verdict.results[1].facts)
         self.assertIn('option_rom_sha256', verdict.results[1].facts)
 
@@ -166,7 +166,7 @@ class TwoFunctionsTest(CleaningCase):
     def test_card_is_clean_after_a_hot_reset(self) -> None:
         before = self._drivers()
         verdict = self.cleaned('scrub')
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         [reset, *_] = verdict.results
         self.assertEqual({'method': 'card', 'functions': 2}, reset.facts)
         # The sound controller has its own driver again.

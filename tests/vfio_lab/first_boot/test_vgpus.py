@@ -25,6 +25,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.host import base as host_base
 from tests.contract import mdev
+from tests.fixtures import cleaned
 from tests.fixtures import reported
 from tests.vfio_lab import kept
 from tests.vfio_lab import lab
@@ -213,12 +214,12 @@ class SriovVFTest(lab.LabTestCase):
             self.backend.release(device)
             self.assertEqual('vfio-pci', self._driver(device))
         verdict = self.backend.clean(device)
-        self.assertTrue(verdict.passed, verdict.evidence)
-        self.assertIn('was reset', verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
+        self.assertIn('was reset', cleaned.reasons(verdict))
         self.assertEqual('vfio-pci', self._driver(device))
         self.backend.give_back(device)
         self.assertIsNone(self._driver(device))
-        print(verdict.evidence)
+        print(cleaned.reasons(verdict))
 
     def test_other_vf_at_the_address_is_refused(self) -> None:
         self.backend.make_vfs(())

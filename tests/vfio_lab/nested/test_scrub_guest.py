@@ -107,7 +107,7 @@ class ScrubGuestTest(ScrubGuestCase):
     def test_scrub_guest_writes_all_of_an_emulated_card(self) -> None:
         with self.watched() as owners:
             verdict = self.cleaned(POLICY)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         facts = self.result(verdict).facts
         self.assertEqual((SIZE, SIZE), (
             facts['bytes_verified'], facts['bytes_of_memory']))

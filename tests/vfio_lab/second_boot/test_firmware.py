@@ -25,11 +25,11 @@ class SecondBootTest(lab.LabTestCase):
         gpu = lab.displays()[0]
         for _ in range(2):
             verdict = backend.clean(kept.display_device(gpu, 'second'))
-            print(verdict.evidence)
+            print(verdict.failure)
             self.assertFalse(verdict.passed)
             self.assertIn(
                 f'{gpu.address} differs from its baseline: option ROM was',
-                verdict.evidence)
+                verdict.failure)
         accepted = backend.clean(kept.display_device(gpu, 'third'))
-        self.assertTrue(accepted.passed, accepted.evidence)
+        self.assertTrue(accepted.passed, accepted.failure)
         backend.give_back(kept.display_device(gpu, 'third'))

@@ -74,5 +74,5 @@ class SecondBootTest(lab.LabTestCase):
             '1b36:0010', '-device', f'vfio-pci,host={self.vf.address}'))
         print(f'{self.vf.stable_id} is there again, and in a guest')
         verdict = backend.clean(self.vf)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         backend.give_back(self.vf)

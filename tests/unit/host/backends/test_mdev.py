@@ -23,6 +23,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base as host_base
+from tests.fixtures import cleaned
 from tests.unit.host import vgpu_base
 
 
@@ -100,7 +101,7 @@ class MdevTest(vgpu_base.VGPUCase):
         verdict = self.twice(self.host.clean, device)
         self.twice(self.host.give_back, device)
         self.assertTrue(verdict.passed)
-        self.assertIn(device.assignment_uuid, verdict.evidence)
+        self.assertIn(device.assignment_uuid, cleaned.reasons(verdict))
 
     def test_clean_removes_mdev_left_by_crash(self):
         device = self.device()
@@ -175,7 +176,7 @@ class MdevTest(vgpu_base.VGPUCase):
         self.refused(self.host.release, device, 'still there')
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('still there', verdict.evidence)
+        self.assertIn('still there', verdict.failure)
 
     def test_mdev_that_a_process_has_open_is_still_removed_later(self):
         device = self.device()
@@ -294,7 +295,7 @@ class MdevOnVFTest(vgpu_base.VFCase):
             0, vgpu_type='passthrough', cleaning='c1'))
         self.assertEqual(['host-driver'], [
             result.step for result in verdict.results])
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual([], self.host.kernel.written)
 
     def test_vf_takes_one_mdev(self):

@@ -81,12 +81,12 @@ class NvidiaVFTest(vgpu_base.VFCase):
                      'a process still has it open')
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('a process still has it open', verdict.evidence)
+        self.assertIn('a process still has it open', verdict.failure)
         self.assertEqual(([], '1153'), (
             self.host.kernel.written, self.current()))
         (folder / 'enable').write_text('0\n')
         verdict = self.host.clean(device)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual('0', self.current())
 
     def test_vf_of_which_no_type_is_known_keeps_its_driver(self):
@@ -94,7 +94,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.host.kernel.written.clear()
         verdict = self.host.clean(self.device(
             had_guest=False, cleaning='c1', vgpu_type='passthrough'))
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertNotIn(
             f'bus/pci/devices/{self.vfs[0].address}/driver_override',
             self.host.kernel.written)
@@ -107,7 +107,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
             verdict = self.host.clean(self.device(
                 assignment_uuid=assignment, cleaning='c1',
                 vgpu_type='passthrough'))
-            self.assertTrue(verdict.passed, verdict.evidence)
+            self.assertTrue(verdict.passed, verdict.failure)
             self.assertEqual('0', self.current())
 
     def test_type_set_by_hand_after_the_own_was_cleared_is_kept(self):
@@ -119,7 +119,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
             '/current_vgpu_type', '1153')
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('not set for', verdict.evidence)
+        self.assertIn('not set for', verdict.failure)
         self.assertEqual('1153', self.current())
 
     def test_clean_resets_and_binds_again(self):
@@ -127,7 +127,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.host.prepare(device)
         self.host.kernel.written.clear()
         verdict = self.host.clean(device)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         folder = f'bus/pci/devices/{device.address}'
         # The last step binds its driver again.
         self.assertEqual(
@@ -148,7 +148,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
         self.assertIn('differs from its baseline: revision was',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_change_is_shown_to_one_cleaning_however_often_it_begins(self):
         device = self.device(cleaning='c1')
@@ -198,7 +198,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
             self.host.kernel.ignored.clear()
             # Without its driver no backend can tell whether it is clean.
             self.assertIn('it is bound to no driver',
-                          self.host.clean(device).evidence)
+                          self.host.clean(device).failure)
             self.host.kernel.write(
                 'bus/pci/drivers/nvidia/bind', device.address)
             self.assertTrue(self.host.clean(device).passed)
@@ -216,7 +216,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.host.binder._write_attribute = restore_type
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('vGPU type is 1153', verdict.evidence)
+        self.assertIn('vGPU type is 1153', verdict.failure)
 
     def test_vf_without_its_driver_is_refused(self):
         device = self.device()
@@ -232,7 +232,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
                 'bound to driver vfio-pci')
         verdict = self.host.clean(device)
         self.assertFalse(verdict.passed)
-        self.assertIn('vfio-pci', verdict.evidence)
+        self.assertIn('vfio-pci', verdict.failure)
         self.assertEqual([], self.host.kernel.written)
 
     def test_type_of_another_assignment_is_kept(self):

@@ -29,6 +29,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
+from tests.fixtures import cleaned
 
 
 class PassthroughCase(base.BaseTestCase):
@@ -63,7 +64,7 @@ class PassthroughCase(base.BaseTestCase):
     def clean_and_give_back(self, device):
         """Clean a device that passes, as after the conductor's verdict."""
         verdict = self.backend.clean(device)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.backend.give_back(device)
 
     @staticmethod
@@ -248,7 +249,7 @@ class FunctionsTest(PassthroughCase):
         verdict = self.backend.clean(self.device(self.gpu))
         self.assertFalse(verdict.passed)
         self.assertIn(f'{self.audio} differs from its baseline: device was',
-                      verdict.evidence)
+                      verdict.failure)
         found = self.functions()
         for address in (self.gpu.address, self.audio):
             self.assertNotEqual('vfio-pci', before[address].driver)
@@ -389,9 +390,10 @@ class CleanTest(PassthroughCase):
 
     def verdict(self, passed, *words):
         verdict = self.backend.clean(self.device(self.gpu))
-        self.assertEqual(passed, verdict.passed, verdict.evidence)
+        self.assertEqual(passed, verdict.passed, verdict.failure)
         for word in words:
-            self.assertIn(word, verdict.evidence)
+            self.assertIn(
+                word, verdict.failure or cleaned.reasons(verdict))
 
     def test_unchanged_gpu_is_clean(self):
         self.verdict(True, 'was reset')
@@ -526,4 +528,4 @@ class VGPUTest(PassthroughCase):
         # They may be in guests, so nothing is reset.
         self.assertEqual([], self.backend.kernel.written)
         self.assertFalse(verdict.passed)
-        self.assertIn('vGPUs or VFs', verdict.evidence)
+        self.assertIn('vGPUs or VFs', verdict.failure)

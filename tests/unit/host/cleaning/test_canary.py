@@ -18,7 +18,7 @@ class CanaryTest(card.CardCase):
     def test_memory_that_a_reset_clears_passes(self):
         self.use()
         verdict, results = self.clean()
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual({'marks': 16, 'places': 16, 'found': 0},
                          results['canary'].facts)
         self.assertNotIn(b'SECRET', self.vfio.content(self.address))
@@ -29,7 +29,7 @@ class CanaryTest(card.CardCase):
         verdict, results = self.clean()
         self.assertFalse(verdict.passed)
         self.assertEqual(16, results['canary'].facts['found'])
-        self.assertIn('outlasted the cleaning', verdict.evidence)
+        self.assertIn('outlasted the cleaning', verdict.failure)
         self.assertIn(b'SECRET', self.vfio.content(self.address))
 
     def test_part_of_the_memory_that_outlasts_the_reset_fails(self):
@@ -53,14 +53,14 @@ class CanaryTest(card.CardCase):
         self.assertFalse(verdict.passed)
         self.assertEqual('inapplicable', results['canary'].outcome)
         self.assertIn('only 0 of 16 marks could be read back',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_gpu_without_memory_proves_nothing(self):
         self.use()
         self.vfio.sizes[self.address] = 0
         verdict, _ = self.clean()
         self.assertIn('canary inapplicable: the host reaches no memory',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_memory_that_is_not_readable_after_the_reset_proves_nothing(self):
         """A guest may have set up what the BAR shows."""
@@ -76,7 +76,7 @@ class CanaryTest(card.CardCase):
         verdict, results = self.clean()
         self.assertFalse(verdict.passed)
         self.assertEqual('inapplicable', results['canary'].outcome)
-        self.assertIn('after the reset only 0 of 16', verdict.evidence)
+        self.assertIn('after the reset only 0 of 16', verdict.failure)
 
     def test_no_mark_is_left(self):
         self.use()

@@ -43,7 +43,7 @@ class HostDriverTest(card.CardCase):
 
     def test_driver_of_the_pf_is_the_evidence(self):
         verdict, results = self.cleaned()
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual(
             {'driver': 'i915', 'version': f'Linux {os.uname().release}'},
             results['host-driver'].facts)
@@ -64,7 +64,7 @@ class HostDriverTest(card.CardCase):
         verdict, _ = self.cleaned()
         self.assertFalse(verdict.passed)
         self.assertIn(f'its PF {self.pf} is bound to no driver',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_vfio_driver_of_the_pf_clears_nothing(self):
         link = f'{self.root}/bus/pci/devices/{self.pf}/driver'
@@ -72,7 +72,7 @@ class HostDriverTest(card.CardCase):
         os.symlink(f'{self.root}/bus/pci/drivers/vfio-pci', link)
         verdict, _ = self.cleaned()
         self.assertIn(f'its PF {self.pf} is bound to vfio-pci',
-                      verdict.evidence)
+                      verdict.failure)
 
 
 class WholeGPUTest(card.CardCase):

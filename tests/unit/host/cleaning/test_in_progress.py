@@ -48,7 +48,7 @@ class ScanTest(card.CardCase):
             hot_reset(*args)
         self.vfio.hot_reset = reset
         verdict, _ = self.clean()
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
 
     def test_gpu_is_shown_as_it_was(self):
         self.use()

@@ -184,5 +184,5 @@ class KnobsTest(KnobsCase):
         self.put('now', {'ecc': 'off'})
         self.use()
         verdict, results = self.clean('reset+memory-clear+knobs+settings')
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertIn('ecc is off', results['knobs'].reason)

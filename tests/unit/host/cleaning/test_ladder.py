@@ -19,6 +19,7 @@ import fixtures
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.cleaning import ladder
 from gpgpu_plugin.host.cleaning import step
+from tests.fixtures import cleaned
 from tests.unit.host.cleaning import card
 
 CALLS = []
@@ -189,4 +190,4 @@ class OutcomeTest(card.CardCase):
         verdict, _ = self.clean()
         for words in ('was reset', 'matches its baseline',
                       'none of 16 marks'):
-            self.assertIn(words, verdict.evidence)
+            self.assertIn(words, cleaned.reasons(verdict))

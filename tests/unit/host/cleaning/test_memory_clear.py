@@ -32,7 +32,7 @@ class MemoryClearTest(card.CardCase):
     def test_report_of_the_gpu_passes_and_is_evidence(self):
         self.use()
         verdict, results = self.clean(POLICY)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual(
             {'architecture': 'Ada', 'register': '0x100b20',
              'before_reset': '0x1', 'after_reset': '0x0', 'value': '0x1',
@@ -57,7 +57,7 @@ class MemoryClearTest(card.CardCase):
         self.assertEqual('failed', results['memory-clear'].outcome)
         self.assertEqual('0x0', results['memory-clear'].facts['value'])
         self.assertIn('its register 0x100b20 is 0x0, not 0x1',
-                      verdict.evidence)
+                      verdict.failure)
         # What it would find says nothing.
         self.assertNotIn('settings', results)
 
@@ -108,5 +108,5 @@ class OtherModelTest(card.CardCase):
         verdict, results = self.clean(POLICY)
         self.assertFalse(verdict.passed)
         self.assertIn('memory-clear inapplicable: no register of 10de:13f2',
-                      verdict.evidence)
+                      verdict.failure)
         self.assertEqual('passed', results['settings'].outcome)

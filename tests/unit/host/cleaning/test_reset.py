@@ -31,7 +31,7 @@ class ResetTest(card.CardCase):
         self.use()
         del self.host.kernel.written[:]
         verdict, results = self.clean('reset-only')
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual({'method': 'card', 'functions': 2},
                          results['reset'].facts)
         self.assertEqual(f'bus/pci/devices/{self.address}/reset',
@@ -46,7 +46,7 @@ class ResetTest(card.CardCase):
                 file.write('')
         self.assertTrue(self.clean()[0].passed)
         self.assertIn('Inappropriate ioctl',
-                      self.clean('flr+settings')[0].evidence)
+                      self.clean('flr+settings')[0].failure)
 
     def test_foreign_function_in_the_reset_is_refused(self):
         self.use()
@@ -62,7 +62,7 @@ class ResetTest(card.CardCase):
         self.host.kernel.faults['/reset'] = errno.EIO
         verdict, results = self.clean()
         self.assertEqual(['reset'], list(results))
-        self.assertIn('Input/output error', verdict.evidence)
+        self.assertIn('Input/output error', verdict.failure)
 
 
 class FunctionResetTest(card.CardCase):
@@ -92,7 +92,7 @@ class KillingResetTest(card.CardCase):
             del self.host.kernel.written[:]
             verdict, _ = self.clean(policy)
             self.assertIn('does not answer after a reset until its host is '
-                          'booted', verdict.evidence)
+                          'booted', verdict.failure)
             self.assertEqual([], self.changes())
         [gpu] = [function for function in self.host.scan().functions
                  if function.id == self.gpu.id]
@@ -114,12 +114,12 @@ class RTX5090Test(card.CardCase):
         del self.host.kernel.written[:]
         verdict, results = self.clean('flr+settings')
         self.assertEqual(['flr'], list(results))
-        self.assertIn('an FLR can hang this GPU', verdict.evidence)
+        self.assertIn('an FLR can hang this GPU', verdict.failure)
         self.assertEqual([], self.changes())
 
     def test_card_is_reset_with_its_audio_function(self):
         self.use()
         verdict, results = self.clean()
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual({'method': 'card', 'functions': 2},
                          results['reset'].facts)

@@ -25,7 +25,7 @@ class ScrubTest(card.CardCase):
     def test_all_memory_is_zero_afterwards(self):
         self.use()
         verdict, results = self.clean('scrub', memory_mib=2)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual(
             {'bytes_of_memory': 2 * _MIB, 'bytes_of_window': 2 * _MIB,
              'bytes_verified': 2 * _MIB}, results['scrub'].facts)
@@ -39,7 +39,7 @@ class ScrubTest(card.CardCase):
         self.vfio.content(self.address)[place:place + len(secret)] = secret
         verdict, results = self.clean('reset+settings+scrub', memory_mib=2)
         self.assertNotIn(secret, self.vfio.content(self.address))
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual(
             {'bytes_of_memory': 4 * _MIB, 'bytes_of_window': 4 * _MIB,
              'bytes_verified': 4 * _MIB}, results['scrub'].facts)
@@ -58,13 +58,13 @@ class ScrubTest(card.CardCase):
         self.assertFalse(verdict.passed)
         self.assertEqual('inapplicable', results['scrub'].outcome)
         self.assertIn(f'{2 * _MIB} of {81920 * _MIB} bytes',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_unknown_size_of_memory_is_no_scrub(self):
         self.use()
         verdict, _ = self.clean('scrub')
         self.assertFalse(verdict.passed)
-        self.assertIn('--memory-mib', verdict.evidence)
+        self.assertIn('--memory-mib', verdict.failure)
 
     def test_memory_that_does_not_keep_a_byte_fails(self):
         scrub = self.vfio.scrub
@@ -74,6 +74,6 @@ class ScrubTest(card.CardCase):
         self.assertFalse(verdict.passed)
         self.assertEqual('failed', results['scrub'].outcome)
         self.assertIn(f'1 of {2 * _MIB} bytes did not keep',
-                      verdict.evidence)
+                      verdict.failure)
         # What it would find says nothing.
         self.assertNotIn('canary', results)

@@ -269,7 +269,7 @@ class HostTest(ScrubGuestCase):
         self.use()
         verdict, results = self.clean(
             'reset+scrub-guest+settings', memory_mib=80)
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
         self.assertEqual(80 * MIB, results['scrub-guest'].facts[
             'bytes_verified'])
         self.use()

@@ -37,7 +37,7 @@ class SettingsTest(card.CardCase):
         verdict, results = self.clean()
         self.assertEqual('failed', results['settings'].outcome)
         self.assertIn('differs from its baseline: device was',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_other_option_rom_fails(self):
         self.vfio.roms[self.address] = b'one'
@@ -48,14 +48,14 @@ class SettingsTest(card.CardCase):
         self.assertIn(f'{self.address} differs from its baseline: option ROM '
                       f'was {hashlib.sha256(b"one").hexdigest()}, is '
                       f'{hashlib.sha256(b"two").hexdigest()}',
-                      verdict.evidence)
+                      verdict.failure)
 
     def test_same_option_rom_is_evidence(self):
         self.vfio.roms[self.address] = b'one'
         for _ in range(2):
             self.use()
             verdict, results = self.clean()
-            self.assertTrue(verdict.passed, verdict.evidence)
+            self.assertTrue(verdict.passed, verdict.failure)
             self.assertEqual(
                 hashlib.sha256(b'one').hexdigest(),
                 results['settings'].facts['option_rom_sha256'])
@@ -67,10 +67,10 @@ class SettingsTest(card.CardCase):
         for _ in range(2):
             verdict, results = self.clean()
             self.assertEqual('failed', results['settings'].outcome)
-            self.assertIn('its baseline: it is lost', verdict.evidence)
+            self.assertIn('its baseline: it is lost', verdict.failure)
         # An operator has looked at the card.
         verdict, _ = self.clean(cleaning='another')
-        self.assertTrue(verdict.passed, verdict.evidence)
+        self.assertTrue(verdict.passed, verdict.failure)
 
     def test_replacement_is_compared_with_itself(self):
         self.vfio.roms[self.address] = b'one'
@@ -78,11 +78,11 @@ class SettingsTest(card.CardCase):
         self.vfio.roms[self.address] = b'two'
         for _ in range(2):  # an attempt may be cut off
             verdict, _ = self.clean(had_guest=False, replaces=True)
-            self.assertTrue(verdict.passed, verdict.evidence)
+            self.assertTrue(verdict.passed, verdict.failure)
         self.use()
         self.vfio.roms[self.address] = b'three'
         verdict, _ = self.clean(cleaning='next')
-        self.assertIn(hashlib.sha256(b'two').hexdigest(), verdict.evidence)
+        self.assertIn(hashlib.sha256(b'two').hexdigest(), verdict.failure)
 
     def test_gpu_that_no_guest_had_needs_no_baseline(self):
         _, results = self.clean(had_guest=False)
