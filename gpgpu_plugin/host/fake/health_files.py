@@ -43,11 +43,3 @@ def write_errors(folder: pathlib.Path, *, fatal: int = 0, nonfatal: int = 0,
         error, total = _LINES[name]
         (folder / name).write_text(
             f'Undefined 0\n{error} {count}\n{total} {count}\n')
-
-
-def write_ras(folder: pathlib.Path, block: str, *, uncorrectable: int = 0,
-              correctable: int = 0) -> None:
-    """Write how many errors amdgpu has counted in a block of a GPU."""
-    path = folder / f'ras/{block}_err_count'
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f'ue: {uncorrectable}\nce: {correctable}\n')

@@ -44,6 +44,12 @@ class HealthFilesTest(base.BaseTestCase):
     def read(self):
         return health_files.read(self.sysfs, self.gpu.address)
 
+    def write_ras(self, uncorrectable=0, correctable=0):
+        """Write how many errors amdgpu has counted in the memory."""
+        path = self.folder / 'ras/umc_err_count'
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'ue: {uncorrectable}\nce: {correctable}\n')
+
     def test_link_is_as_wide_as_its_narrower_end(self):
         [*_, link] = self.read().links
         self.assertEqual((16, 16), (link.width, link.maximum))
@@ -77,8 +83,7 @@ class HealthFilesTest(base.BaseTestCase):
         self.assertEqual({'AER correctable': 30}, found.corrected)
 
     def test_errors_that_amdgpu_counted_are_read(self):
-        fake_files.write_ras(
-            self.folder, 'umc', uncorrectable=1, correctable=5)
+        self.write_ras(uncorrectable=1, correctable=5)
         found = self.read().counts
         self.assertEqual(1, found.uncorrected['amdgpu umc uncorrectable'])
         self.assertEqual(5, found.corrected['amdgpu umc correctable'])
@@ -95,12 +100,12 @@ class HealthFilesTest(base.BaseTestCase):
             path for path in found.watched if path.endswith('width')))
 
     def test_correctable_errors_are_not_watched(self):
-        fake_files.write_ras(self.folder, 'umc')
+        self.write_ras()
         watched = self.read().watched
-        fake_files.write_ras(self.folder, 'umc', correctable=1)
+        self.write_ras(correctable=1)
         fake_files.write_errors(self.folder, correctable=1)
         self.assertEqual(watched, self.read().watched)
-        fake_files.write_ras(self.folder, 'umc', uncorrectable=1)
+        self.write_ras(uncorrectable=1)
         self.assertNotEqual(watched, self.read().watched)
 
 

@@ -25,7 +25,6 @@ class HealthFilesTest(base.BaseTestCase):
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         health_files.write_link(folder, 8)
         health_files.write_errors(folder, fatal=1)
-        health_files.write_ras(folder, 'umc', uncorrectable=2)
         self.assertEqual({
             'current_link_width': '8\n', 'max_link_width': '16\n',
             'aer_dev_fatal': 'Undefined 0\nData Link Protocol 1\n'
@@ -33,7 +32,6 @@ class HealthFilesTest(base.BaseTestCase):
             'aer_dev_nonfatal': 'Undefined 0\nCompletion Timeout 0\n'
                                 'TOTAL_ERR_NONFATAL 0\n',
             'aer_dev_correctable': 'Undefined 0\nReceiver Error 0\n'
-                                   'TOTAL_ERR_COR 0\n',
-            'ras/umc_err_count': 'ue: 2\nce: 0\n'}, {
+                                   'TOTAL_ERR_COR 0\n'}, {
             str(path.relative_to(folder)): path.read_text()
             for path in folder.rglob('*') if path.is_file()})
