@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import video_ram
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import video_ram
 from gpgpu_plugin.domain.vgpu import vgpu_type
 
 PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',

@@ -24,6 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import video_ram
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -36,7 +37,6 @@ from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
-from gpgpu_plugin.domain import video_ram
 from gpgpu_plugin.objects import admin as objects
 
 

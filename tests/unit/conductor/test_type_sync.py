@@ -16,9 +16,9 @@ from unittest import mock
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import video_ram
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.domain import video_ram
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.fixtures import hosts
 from tests.unit.conductor import base

@@ -11,21 +11,25 @@
 #    under the License.
 """Tests of the video RAM of GPUs by model."""
 
+import csv
 import pathlib
 
 import yaml
 from oslotest import base
 
-from gpgpu_plugin.domain import video_ram
+from gpgpu_plugin.conductor import video_ram
 
-CATALOGUE = pathlib.Path(__file__).parents[3] / 'etc/gpgpu/variants.yaml'
+TOP = pathlib.Path(__file__).parents[3]
+TABLE = TOP / 'gpgpu_plugin/conductor/video_ram.csv'
+VARIANTS = yaml.safe_load(
+    (TOP / 'etc/gpgpu/variants.yaml').read_text())['variants']
 
 
 class OfModelTest(base.BaseTestCase):
 
     def test_model_whose_name_has_its_memory_agrees(self) -> None:
         found = 0
-        for variant in yaml.safe_load(CATALOGUE.read_text())['variants']:
+        for variant in VARIANTS:
             name = variant['name'].rpartition('_')[2]
             stated = video_ram.of_model(variant['vendor'], variant['device'])
             if name.endswith('GB') and stated is not None:
@@ -33,12 +37,16 @@ class OfModelTest(base.BaseTestCase):
                 found += 1
         self.assertGreater(found, 15)
 
-    def test_id_is_of_one_size(self) -> None:
-        for vendor, models in video_ram._GIBIBYTES.items():
-            listed = ' '.join(models.values()).split()
-            self.assertEqual(sorted(set(listed)), sorted(listed), vendor)
-            for device in listed:
-                self.assertRegex(device, '^[0-9a-f]{4}$')
+    def test_model_is_one_of_the_catalogue_and_has_one_size(self) -> None:
+        named = {(variant['vendor'], variant['device']): variant['name']
+                 for variant in VARIANTS}
+        rows = list(csv.DictReader(TABLE.read_text().splitlines()))
+        self.assertGreater(len(rows), 100)
+        self.assertEqual(len(rows), len(video_ram._OF_MODEL))
+        for row in rows:
+            self.assertEqual(
+                row['variant'], named[row['vendor'], row['device']])
+            self.assertIn(int(row['gib']), range(1, 1024))
 
     def test_unknown_model_has_none(self) -> None:
         self.assertIsNone(video_ram.of_model('10de', 'ffff'))
