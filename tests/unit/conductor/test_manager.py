@@ -350,7 +350,8 @@ class TextOfHostsTest(ManagerCase):
     def test_long_reason_and_facts_are_stored_in_part(self):
         device = self.finished(rules.StepResult(
             step='reset', outcome=rules.Outcome.FAILED,
-            reason='\u20ac' * 70000, facts=dict.fromkeys('abcde', 'x' * 70000)))
+            reason='\u20ac' * 70000,
+            facts=dict.fromkeys('abcde', 'x' * 70000)))
         self.assertLess(len(device.reason.encode()), 2 ** 14)
         self.assertIn(' characters)', device.reason)
         with self.db.reader() as session:
