@@ -28,7 +28,6 @@ import threading
 import time
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Mapping
 
 from oslo_config import cfg
 
@@ -54,11 +53,11 @@ def path_of(conf: cfg.ConfigOpts, host: str) -> str:
 class _Book:
     """Content of the file.
 
-    :ivar pending: UUIDs of assignments whose release is still to be sent
-    :ivar released_at: when these releases were made, in seconds since the
-        epoch by the host's clock, by UUID; a former version did not store it
+    :ivar pending: releases that are still to be sent: when they were made, in
+        seconds since the epoch by the host's clock, by the UUID of the
+        assignment
     :ivar confirmations: confirmations of migrations that are still to be sent
-    :ivar began_at: when guests began to use what is assigned, as released_at
+    :ivar began_at: likewise when a guest began to use what is assigned
     :ivar unclean: stable ids of devices that left the book and have not been
         cleaned since
     :ivar prepared: stable ids of devices that were prepared for a guest, so
@@ -70,8 +69,7 @@ class _Book:
     """
 
     assigned: ByInstance = dataclasses.field(default_factory=dict)
-    pending: tuple[str, ...] = ()
-    released_at: dict[str, codec.StoredTime] = dataclasses.field(
+    pending: dict[str, codec.StoredTime] = dataclasses.field(
         default_factory=dict)
     confirmations: tuple[claim.MigrationConfirmation, ...] = ()
     began_at: dict[str, codec.StoredTime] = dataclasses.field(
@@ -211,11 +209,6 @@ class HostAssignments:
     def _count_change(self, instance_uuid: str) -> None:
         self._changes += 1
         self._changed[instance_uuid] = self._changes
-
-    def _save_pending(self, pending: Iterable[str],
-                      released_at: Mapping[str, float]) -> None:
-        self._save(dataclasses.replace(
-            self._book, pending=tuple(pending), released_at=dict(released_at)))
 
     def _save_confirmations(
             self, confirmations: Iterable[claim.MigrationConfirmation],
@@ -474,33 +467,29 @@ class HostAssignments:
     def ages(self, uuids: Iterable[str]) -> dict[str, int]:
         """Return how many seconds ago pending releases were made, by UUID.
 
-        Those that a former version stored are left out. The clock goes on
-        while the host is off, but it may be set back: no age is negative.
+        The clock goes on while the host is off, but it may be set back: no age
+        is negative.
         """
         now = time.time()
         with self._lock:
-            return {uuid: max(0, int(now - self._book.released_at[uuid]))
-                    for uuid in uuids if uuid in self._book.released_at}
+            return {uuid: max(0, int(now - self._book.pending[uuid]))
+                    for uuid in uuids if uuid in self._book.pending}
 
     def add_pending(self, uuids: Iterable[str]) -> bool:
         """Store releases before they are sent; return whether on disk."""
         with self._lock:
-            # A dict keeps the order and each UUID once.
-            new = dict.fromkeys((uuid for uuid in uuids
-                                 if uuid not in self._book.pending),
-                                time.time())
-            self._save_pending((*self._book.pending, *new),
-                               {**self._book.released_at, **new})
+            pending, now = self._book.pending, time.time()
+            self._save(dataclasses.replace(self._book, pending=pending | {
+                uuid: now for uuid in uuids if uuid not in pending}))
             return self._file.error is None
 
     def remove_pending(self, uuids: Iterable[str]) -> None:
         """Remove releases that the conductor has accepted."""
         sent = set(uuids)
         with self._lock:
-            self._save_pending(
-                (uuid for uuid in self._book.pending if uuid not in sent),
-                {uuid: at for uuid, at in self._book.released_at.items()
-                 if uuid not in sent})
+            self._save(dataclasses.replace(self._book, pending={
+                uuid: at for uuid, at in self._book.pending.items()
+                if uuid not in sent}))
 
     def confirmations(self) -> list[claim.MigrationConfirmation]:
         """Return the confirmations that are still to be sent."""
