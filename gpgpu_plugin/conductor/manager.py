@@ -115,7 +115,6 @@ class ConductorManager(operator_calls.OperatorCalls,
         driver_capacities: report_obj.DriverCapacities | None,
         guest_addresses: claim_obj.GuestAddresses | None = None,
     ) -> inventory_obj.HostInventory:
-        # A host of the previous version sends no addresses.
         offered = claims.activate(
             self._by_host(ctxt, origin.host), assignments,
             driver_capacities, origin, guest_addresses)
@@ -143,7 +142,6 @@ class ConductorManager(operator_calls.OperatorCalls,
                 assignments: Sequence[str],
                 ages: Mapping[str, int] = types.MappingProxyType({}),
                 ) -> inventory_obj.HostInventory | None:
-        # A host of the previous version sends no ages.
         released = releases.release(
             self._by_host(ctxt, origin.host), assignments, origin, ages)
         for host in releases.other_hosts(self._db, assignments):
@@ -231,10 +229,9 @@ class ConductorManager(operator_calls.OperatorCalls,
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
-        requests: Sequence[scheduling_obj.SentRequests], mix: int,
+        requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
         period: float = 0.0,
     ) -> scheduling_obj.Changes:
-        # A scheduler of the previous version sends no period.
         changes = self._feed.changes_since(since, known, marker)
         recorded = self._refused.filtered(
             authors.of_scheduler(ctxt), refusals)

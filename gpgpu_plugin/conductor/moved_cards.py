@@ -130,11 +130,6 @@ def check(session: orm.Session, host: models.Host,
         device for device in devices if device.before_swap is not None
         and device.parent_id is None and device.reason == device.swapped])
     now = clock.utc(session)
-    for device in devices:
-        if (device.before_swap is not None and device.swapped_at is None
-                and device.parent_id is None):
-            # A conductor found it that did not know the column.
-            device.swapped_at = now
     arrived = _arrived(session, devices, {*returned, *new}, now,
                        rebooted=rebooted)
     if not arrived:

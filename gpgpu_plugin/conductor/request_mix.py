@@ -74,15 +74,11 @@ class Requests:
         self._read_at = float('-inf')
         self._mix: scheduling.RequestMix | None = None
 
-    def add(self, arrived: Iterable[scheduling.SentRequests]) -> None:
-        """Have requests counted, unless their instances were before.
-
-        Those of a scheduler of the previous version, which names no instances,
-        are not counted.
-        """
+    def add(self, arrived: Iterable[scheduling.ArrivedRequests]) -> None:
+        """Have requests counted, unless their instances were before."""
         with self._lock:
             for kind, instances in arrived:
-                if not isinstance(instances, tuple) or not _is_storable(kind):
+                if not _is_storable(kind):
                     continue
                 for instance in map(_uuid, instances):
                     if instance and len(self._waiting) < _MOST:

@@ -183,8 +183,6 @@ def unaccepted(session: orm.Session,
     """
     query = sa.select(models.Device).where(
         models.Device.swapped_at.is_not(None),
-        # A conductor may have accepted it that did not know the column before.
-        models.Device.before_swap.is_not(None),
         models.Device.parent_id.is_(None))
     if host_id is not None:
         query = query.where(models.Device.host_id == host_id)

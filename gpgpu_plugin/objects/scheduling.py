@@ -142,11 +142,6 @@ class ArrivedRequests(typing.NamedTuple):
     instances: tuple[str, ...]
 
 
-SentRequests = tuple[RequestKind, tuple[str, ...] | float]
-"""ArrivedRequests, or requests that a scheduler of the previous version sends:
-it sends their number."""
-
-
 class CountedRequests(typing.NamedTuple):
     """Requests of one kind. It is a list on the wire.
 

@@ -182,7 +182,7 @@ class ConductorAPI(operator_api.OperatorAPI, _Conductor):
         self, ctxt: _Context, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal] = (),
-        requests: Sequence[scheduling_obj.SentRequests] = (),
+        requests: Sequence[scheduling_obj.ArrivedRequests] = (),
         mix: int = 0, period: float = 0.0,
     ) -> scheduling_obj.Changes:
         return self._call(_Conductor.changes_since, ctxt, since=since,

@@ -306,7 +306,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         self, ctxt: _Context, *, since: float,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
-        requests: Sequence[scheduling_obj.SentRequests], mix: int,
+        requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
         period: float,
     ) -> scheduling_obj.Changes:
         """Return one page of the hosts that changed.

@@ -905,26 +905,6 @@ class UnknownUseTest(WholeCase):
         self.assertIn('is unmanaged', self.refused(
             withdrawal.clean, self.on('h1').uuid, OPERATOR))
 
-    def test_exchange_that_an_older_conductor_found(self):
-        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
-        with self.db.writer() as session:
-            session.execute(sa.update(models.Device).values(swapped_at=None))
-        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
-        self.switch_off()
-        self.report('h3', dataclasses.replace(WHOLE, dsn=OTHER))
-        self.assertEqual(['quarantined'], self.states('h3'))
-
-    def test_exchange_that_an_older_conductor_accepted(self):
-        self.report('h1', dataclasses.replace(WHOLE, dsn=OTHER))
-        cleaning.operator_release(self.db, self.on('h1').uuid, OPERATOR)
-        self.clean_all()
-        with self.db.writer() as session:
-            session.execute(sa.update(models.Device).values(
-                swapped_at=datetime.datetime(2026, 1, 1)))
-        self.switch_off()
-        self.report('h3', dataclasses.replace(WHOLE, dsn=OTHER))
-        self.assertEqual(['available'], self.states('h3'))
-
     def test_gpu_that_was_cleaned_since_is_offered_in_parts(self):
         self.lend()
         self.clean_all()

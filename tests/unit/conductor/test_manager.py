@@ -127,31 +127,6 @@ class ManagerCase(base.ConductorTestCase):
             fault=None, driver_capacities=None)
 
 
-class PreviousVersionTest(ManagerCase):
-    """Calls as services of the previous version make them."""
-
-    def setUp(self):
-        super().setUp()
-        self.served = manager.ConductorManager(
-            self.conf, self.db, self.compute)
-
-    def test_scheduler_that_sends_numbers_and_no_period_is_answered(self):
-        answer = self.served.changes_since(
-            self.ctxt, since=0.0, known=[], marker=None, refusals=[],
-            requests=[[[4, 512, 'CUSTOM_GPU_H100', 1], 3.0],
-                      [[4, 512, 'CUSTOM_GPU_H100', 1], 2],
-                      [[4, 512, 'CUSTOM_GPU_H100', 1], ['i1']]],
-            mix=0)
-        self.assertTrue(answer['recorded'])
-
-    def test_devices_are_listed_without_a_filter_by_fault(self):
-        arguments = dict.fromkeys((
-            'host', 'variant', 'state', 'used_by', 'project', 'type',
-            'vgpu_type', 'health', 'marker'))
-        self.assertTrue(self.served.device_list(
-            self.ctxt, **arguments, include_retired=False, limit=10))
-
-
 class ClaimTest(ManagerCase):
 
     def claim_by_rpc(self, **kwargs):
