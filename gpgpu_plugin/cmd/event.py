@@ -100,7 +100,7 @@ class InstanceHistory(reach.Command, lister.Lister):
                 f'which Placement had no candidate are recorded with [gpgpu] '
                 f'nova_notifications_topic alone, see "gpgpu-status upgrade '
                 f'check"')
-        # What a filter refused is stored with a later decision.
+        # What a filter refused arrives up to two seconds later.
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         return columns.rows(ordered, _OF_INSTANCE)
 

@@ -40,7 +40,11 @@ class HostStates:
                 else host_state.HostState.UP)
 
     def is_closed(self, host: str) -> bool:
-        """Return whether its nova-compute takes no instance, as is known."""
+        """Return whether it is silent, restored or disabled.
+
+        Nothing can be claimed on it then. That it is to be drained is another
+        reason, which has a remedy of its own.
+        """
         return self.of(host) in (
             host_state.HostState.SILENT, host_state.HostState.RESTORED,
             host_state.HostState.DISABLED)

@@ -253,14 +253,16 @@ def count(session: orm.Session) -> int:
 
 
 class ClosedHost(typing.NamedTuple):
-    """Host to which no instance can come, and the time of its last call."""
+    """Host that gets no instance with GPUs, and the time of its last call."""
 
     state: host_state.HostState
     heard_at: float
 
 
 def closed(session: orm.Session, since: float) -> dict[str, ClosedHost]:
-    """Return the live hosts to which no instance can come, by name.
+    """Return the live hosts that get no instance with GPUs, by name.
+
+    They are silent, restored, disabled or draining.
 
     :param since: a host that has not called since then is silent
     """

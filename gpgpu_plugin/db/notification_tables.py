@@ -28,7 +28,7 @@ class Notification(column.Base):
     has it. Notifications are sent in the order of ``id``.
     ``message_id``: identifies it for consumers, who may get it twice.
     ``created_at``: when the change was made, in seconds since the epoch by the
-    the database's clock. ``message``: JSON of the message.
+    database's clock. ``message``: JSON of the message.
 
     Unique key: what was sent is deleted by its message id as well, since a
     database may give an id again.

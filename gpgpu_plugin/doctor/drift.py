@@ -93,7 +93,7 @@ class Kind:
 
 _CRITICAL, _WARNING, _UNKNOWN = Severity
 _COMPARED = ('The host asks Nova and its hypervisor again and releases what '
-             'is still unused; nothing is released with which a guest runs')
+             'is still unused; no device of a running guest is released')
 _OFFERED = ('The host reads its provider in Placement and writes the '
             'conductor\'s inventory')
 
@@ -173,8 +173,8 @@ FOUND_BY_HOST: tuple[Kind, ...] = (
     Kind(name='free_device_on_vfio', severity=_WARNING,
          meaning='A GPU that is offered is bound to a VFIO driver, and it is '
                  'not designated for guests at boot.',
-         advice='Somebody else bound it, and may give it to a guest of his '
-                'own. If it is meant to stay so, run "gpgpu-manage host '
+         advice='Another service or person bound it, and may give it to a '
+                'guest. If it is meant to stay so, run "gpgpu-manage host '
                 'designate" on the host, else "gpgpu-manage host undesignate"'
                 ),
     Kind(name='designated_device_unmanaged', severity=_WARNING,

@@ -63,8 +63,8 @@ class PingAnswer:
 class AnyKey:
     """Book for a ping, which must be answered without the database.
 
-    A ping changes nothing, so that the one of a key that was revoked is
-    answered.
+    A ping changes nothing, so a ping signed with a revoked key is answered,
+    too.
     """
 
     def is_valid(self, _kind: str, _name: str, _number: int) -> bool:

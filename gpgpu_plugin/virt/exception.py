@@ -27,7 +27,7 @@ from gpgpu_plugin.domain.allocation import request
 
 LOG = logging.getLogger(__name__)
 
-_REMEDY = _('repeat the operation when it is mended')
+_REMEDY = _('try again when it is mended')
 
 
 class GPUClaimDenied(nova_exception.GroupAffinityViolation):
@@ -59,7 +59,8 @@ class GPUOperationFailed(nova_exception.NovaException):
     """
 
     msg_fmt = _('The GPUs of instance %(instance)s could not be made ready. '
-                'The log of nova-compute has the reason; %(remedy)s')
+                'Its operator finds the reason in the log of nova-compute; '
+                '%(remedy)s')
 
 
 class GPUsMissing(exception.GPUPluginException):

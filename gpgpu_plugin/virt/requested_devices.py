@@ -34,7 +34,7 @@ from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
 
-_START_AGAIN = 'start the guest again when it is mended'
+_START_AGAIN = 'start the server again when it is mended'
 
 
 def asks_for_gpus(flavor: nova_types.Flavor) -> bool:

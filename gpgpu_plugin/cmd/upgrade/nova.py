@@ -233,9 +233,13 @@ def notifications(nova_conf: cfg.ConfigOpts,
     is_sent = (ours.notification_format in ('versioned', 'both')
                and topic in ours.versioned_notifications_topics
                and nova_conf.oslo_messaging_notifications.driver)
-    if is_sent or (nova_conf.compute_driver and _is_default(
-            nova_conf, 'notification_format', 'notifications')):
+    if is_sent:
         return result.success(f'topic {topic}')
+    if nova_conf.compute_driver and _is_default(
+            nova_conf, 'notification_format', 'notifications'):
+        return result.success(
+            f'topic {topic}; whether Nova sends to it is to be checked with '
+            f'the nova.conf of nova-conductor')
     return result.warning(
         f'Nova sends no notifications to topic {topic}: in the nova.conf of '
         f'nova-conductor, set [notifications] notification_format = '

@@ -34,7 +34,8 @@ _Reason = request_mod.Reason
 HOST_SILENT = 'host_silent'
 HOST_DISABLED = 'host_disabled'
 HOST_RESTORED = 'host_restored'
-"""Reasons of Nova's ComputeFilter, as far as the conductor knows them."""
+"""Reasons of a host as a whole. The first two are those of Nova's
+ComputeFilter, as far as the conductor knows them; the last is its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -147,7 +147,7 @@ class NvidiaVFBackend(base.Backend):
             raise exception.HostError(
                 path=device.address,
                 reason=f'it has vGPU type {current}, which was not set for '
-                       f'assignment {assignment or "of any server"}')
+                + (f'assignment {assignment}' if assignment else 'a server'))
 
     def _type_id(self, device: base.HostDevice) -> str:
         """Return the driver's id of a type that the VF can be given now.

@@ -208,9 +208,9 @@ class LifecycleTest(base.DriverTestCase):
             instance, None)
         # What users read, which names neither host nor path.
         self.assertEqual(
-            'The GPUs of instance i1 could not be made ready. The log of '
-            'nova-compute has the reason; repeat the operation when it is '
-            'mended', compute_utils.exception_to_dict(exc)['message'])
+            'The GPUs of instance i1 could not be made ready. Its operator '
+            'finds the reason in the log of nova-compute; try again when it '
+            'is mended', compute_utils.exception_to_dict(exc)['message'])
         self.assertIn(assignment.address, log.output)
 
     def test_attachments_are_in_the_order_of_the_devices(self):
