@@ -55,8 +55,7 @@ PLUGIN, PLACEMENT, NOVA, CHANGE = 'gpgpu', 'placement', 'nova', 'change'
 UNKNOWN = 'unknown'
 """Reason if somebody could not be asked."""
 
-_NOT_CHANGED = (
-    host_mod.HOST_SILENT, host_mod.HOST_DISABLED, host_mod.HOST_RESTORED)
+_NOT_CHANGED = (host_mod.HOST_SILENT, host_mod.HOST_DISABLED)
 _EXAMINED = frozenset({
     'ComputeFilter', 'GpuFilter', 'GpuNUMATopologyFilter',
     'NUMATopologyFilter'})

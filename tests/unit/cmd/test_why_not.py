@@ -19,6 +19,7 @@ import fixtures
 
 from gpgpu_plugin.cmd import why_not
 from gpgpu_plugin.cmd import why_not_cloud
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.objects import why_not as objects
@@ -256,6 +257,14 @@ class WhyNotTest(base.CommandTestCase):
             self.assertTrue(detail.endswith(
                 '; not enough alone: service_disabled, service_down'), detail)
         self.assertIn('fits on 0 of 1 hosts', remarks)
+
+    def test_nothing_is_proposed_on_a_host_that_has_to_report(self):
+        self.claim(7)
+        self.answers['/allocation_candidates'] = self.offered()
+        sessions.mark_restored(self.conductor.db)
+        rows, _ = self.rows('--flavor', '7')
+        self.assertIn((False, 'gpgpu', 'host_restored'), rows)
+        self.assertNotIn('change', [by for _, by, _ in rows])
 
     def test_change_is_not_enough_where_traits_and_vcpus_are_against_it(self):
         self.claim(7)
