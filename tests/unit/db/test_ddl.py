@@ -76,9 +76,31 @@ class StepsTest(base.DatabaseTestCase):
                       sa.Column('id', sa.Integer(), nullable=False))
         self.assertTrue(sa.inspect(self.db.engine).has_table('others'))
 
+    def weight(self):
+        return sa.Column(
+            'weight', sa.String(7), nullable=False, server_default='4')
+
+    def test_column_added_again_keeps_its_values(self):
+        self.run_step(ddl.insert_row, 'things', size='3')
+        self.run_step(ddl.add_column, 'things', self.weight())
+        with self.db.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE things SET weight = '5'")
+        self.run_step(ddl.add_column, 'things', self.weight())
+        with self.db.engine.connect() as connection:
+            self.assertEqual([(3, '5')], connection.execute(
+                sa.text('SELECT size, weight FROM things')).all())
+
+    def test_column_of_another_type_is_refused(self):
+        for column, said in (
+                (sa.Column('size', sa.String(7), nullable=False), 'INTEGER'),
+                (sa.Column('size', sa.Integer()), 'nullable=False')):
+            self.assertRegex(
+                self.refused(ddl.add_column, 'things', column),
+                f'column things.size: .*{said}')
+
     def test_index_made_again_stays(self):
-        for _ in range(2):
-            self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
+        for step in (ddl.create_index, ddl.create_index_online) * 2:
+            self.run_step(step, 'ix_size', 'things', ['size'])
         self.assertEqual({'ix_size': ['size']}, self.indexes())
 
     def test_index_of_that_name_on_other_columns_is_refused(self):
