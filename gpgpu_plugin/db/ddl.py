@@ -19,7 +19,6 @@ the database has something that this migration did not create.
 
 from __future__ import annotations
 
-import contextlib
 import typing
 
 import sqlalchemy as sa
@@ -79,25 +78,8 @@ def _check_column(table: str, column: _Column,
             f'it is {found["type"]}, nullable={found["nullable"]}')
 
 
-def make_nullable(table: str, column: _Column) -> None:
-    """Let a column be NULL, also by default, unless it may be already.
-
-    SQLite copies the table for it.
-
-    :raises Conflict: the column has another type
-    """
-    [found] = [found for found in sa.inspect(op.get_bind()).get_columns(table)
-               if found['name'] == column.name]
-    if found['nullable']:
-        _check_column(table, column, found)
-        return
-    with op.batch_alter_table(table) as batch:
-        batch.alter_column(column.name, existing_type=column.type,
-                           nullable=True, server_default=None)
-
-
 def create_index(name: str, table: str, columns: list[str]) -> None:
-    """Create an index of a small table, whose writers wait.
+    """Create an index of a new or small table, whose writers wait.
 
     :raises Conflict: the index exists on other columns
     """
@@ -160,20 +142,6 @@ def _has_index(connection: sa.Connection, name: str, table: str,
     return False
 
 
-def drop_index(name: str, table: str) -> None:
-    """Drop an index of a table, unless it is gone."""
-    if any(index['name'] == name
-           for index in sa.inspect(op.get_bind()).get_indexes(table)):
-        op.drop_index(name, table)
-
-
-def drop_column(table: str, name: str) -> None:
-    """Drop a column that no index has, unless it is gone."""
-    if any(column['name'] == name
-           for column in sa.inspect(op.get_bind()).get_columns(table)):
-        op.drop_column(table, name)
-
-
 def insert_row(table: str, **values: str) -> None:
     """Insert a row with these values, unless it exists."""
     rows = sa.table(table, *(sa.column(name) for name in values))
@@ -181,19 +149,6 @@ def insert_row(table: str, **values: str) -> None:
     if op.get_bind().scalar(
             sa.select(sa.func.count()).select_from(rows).where(*same)) == 0:
         op.execute(rows.insert().values(**values))
-
-
-def batch() -> contextlib.AbstractContextManager[sa.Connection]:
-    """Return the context of a transaction for one batch of rows.
-
-    Claims do not wait until all rows are changed. It sees the schema of the
-    previous migration. On SQLite it is the migration's own transaction, which
-    keeps other writers out.
-    """
-    bind = op.get_bind()
-    if bind.dialect.name == 'sqlite':
-        return contextlib.nullcontext(bind)
-    return bind.engine.begin()
 
 
 def _differences(table: sa.Table) -> list[str]:

@@ -88,9 +88,8 @@ def sync(engine: sa.Engine, revision: str = 'head',
     target = revisions()[-1] if revision == 'head' else revision
     with engine.connect() as connection:
         # The session ends with this block instead of returning to the pool,
-        # and the lock and settings of the session end with it.
+        # and the lock of the session ends with it.
         connection.detach()
-        _allow_remaking_tables(connection)
         with sync_lock.held(connection, timeout):
             before = version(engine)
             _check_known(engine, before)
@@ -108,15 +107,3 @@ def _check_known(engine: sa.Engine, revision: str | None) -> None:
                    f'[database] connection names the database of another '
                    f'service, or a newer gpgpu_plugin has upgraded it; '
                    f'correct the option, or upgrade gpgpu_plugin here')
-
-
-def _allow_remaking_tables(connection: sa.Connection) -> None:
-    """Switch foreign keys off in this session of SQLite.
-
-    SQLite changes a column by creating the table again, which foreign keys
-    that refer to it would prevent.
-    """
-    if connection.dialect.name == 'sqlite':
-        # Below SQLAlchemy, which would begin a transaction; within one,
-        # SQLite ignores the pragma.
-        connection.connection.cursor().execute('PRAGMA foreign_keys = OFF')

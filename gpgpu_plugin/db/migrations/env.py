@@ -15,12 +15,10 @@ from alembic import context
 
 from gpgpu_plugin.db import models
 
-# SQLite cannot alter a table in place; batch mode copies it instead. A
-# migration that has ended is not repeated, whatever becomes of the next one.
+# A migration that has ended is not repeated, whatever becomes of the next one.
 context.configure(
     connection=context.config.attributes['connection'],
-    target_metadata=models.Base.metadata, render_as_batch=True,
-    transaction_per_migration=True)
+    target_metadata=models.Base.metadata, transaction_per_migration=True)
 
 with context.begin_transaction():
     context.run_migrations()

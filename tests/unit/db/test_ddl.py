@@ -116,40 +116,6 @@ class StepsTest(base.DatabaseTestCase):
         self.assertIn('unique=1', self.refused(
             ddl.create_index, 'ix_size', 'things', ['size']))
 
-    def may_be_null(self):
-        [column] = [column for column in sa.inspect(
-            self.db.engine).get_columns('things') if column['name'] == 'size']
-        return column['nullable'], column['default']
-
-    def test_column_made_nullable_again_stays(self):
-        self.run_step(ddl.insert_row, 'things', size='3')
-        self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
-        self.assertEqual((False, None), self.may_be_null())
-        for _ in range(2):
-            self.run_step(ddl.make_nullable, 'things',
-                          sa.Column('size', sa.Integer()))
-        self.assertEqual((True, None), self.may_be_null())
-        self.assertEqual([3], self.rows())
-        self.assertEqual({'ix_size': ['size']}, self.indexes())
-
-    def test_nullable_column_of_another_type_is_refused(self):
-        self.run_step(ddl.make_nullable, 'things',
-                      sa.Column('size', sa.Integer()))
-        self.assertRegex(
-            self.refused(ddl.make_nullable, 'things',
-                         sa.Column('size', sa.String(7))),
-            'column things.size: .*INTEGER')
-
-    def test_what_is_dropped_again_stays_away(self):
-        self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
-        for _ in range(2):
-            self.run_step(ddl.drop_index, 'ix_size', 'things')
-            self.run_step(ddl.drop_column, 'things', 'size')
-        self.assertEqual({}, self.indexes())
-        self.assertEqual(['id'], [
-            column['name'] for column in sa.inspect(
-                self.db.engine).get_columns('things')])
-
     def test_row_inserted_again_is_there_once(self):
         for size in ('3', '3', '4'):
             self.run_step(ddl.insert_row, 'things', size=size)
