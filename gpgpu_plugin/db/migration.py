@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import re
 
 import sqlalchemy as sa
 from alembic import command
@@ -26,6 +27,9 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import sync_lock
 
 _FOLDER = pathlib.Path(__file__).parent / 'migrations'
+_REVISION = re.compile(r'\d{4}_\w+')
+_UNRELEASED = re.compile(r'\d{4}')
+"""What versions before the first release called theirs."""
 
 
 def _config(connection: sa.Connection | None = None) -> config.Config:
@@ -46,10 +50,13 @@ def revisions() -> tuple[str, ...]:
 
 
 def version(engine: sa.Engine) -> str | None:
-    """Return the revision of the database; None for an empty one."""
+    """Return the revision of the database; None for an empty one.
+
+    The database of another service may have several.
+    """
     with engine.connect() as connection:
-        return migration.MigrationContext.configure(
-            connection).get_current_revision()
+        return ', '.join(sorted(migration.MigrationContext.configure(
+            connection).get_current_heads())) or None
 
 
 def tables(engine: sa.Engine) -> list[str]:
@@ -57,9 +64,26 @@ def tables(engine: sa.Engine) -> list[str]:
     return sorted(sa.inspect(engine).get_table_names())
 
 
-def is_current(engine: sa.Engine) -> bool:
-    """Return whether the schema is the one that this code needs."""
-    return version(engine) == revisions()[-1]
+def refusal(found: str | None) -> str | None:
+    """Return why a schema can be neither used nor upgraded, if it cannot.
+
+    :param found: its revision
+    """
+    known = revisions()
+    if found is None or found in known:
+        return None
+    if _UNRELEASED.fullmatch(found):
+        return (f'the schema is at revision {found} of a gpgpu_plugin that '
+                f'was never released, and cannot be upgraded: let [database] '
+                f'connection name an empty database, and run "gpgpu-manage '
+                f'db sync"')
+    if _REVISION.fullmatch(found) and found > known[-1]:
+        return (f'the schema is at revision {found}, and this gpgpu_plugin '
+                f'knows none after {known[-1]}: a newer one has upgraded it. '
+                f'Upgrade gpgpu_plugin here; there is no downgrade')
+    return (f'the schema is at revision {found}, which is not one of '
+            f'gpgpu_plugin: [database] connection names the database of '
+            f'another service. Correct the option')
 
 
 def check_current(engine: sa.Engine) -> None:
@@ -67,11 +91,13 @@ def check_current(engine: sa.Engine) -> None:
 
     :raises ConfigInvalid: it has one
     """
-    if not is_current(engine):
+    found, newest = version(engine), revisions()[-1]
+    if found != newest:
         raise exception.ConfigInvalid(
             option='[database] connection',
-            reason=f'the schema is at revision {version(engine)} instead of '
-                   f'{revisions()[-1]}; run "gpgpu-manage db sync"')
+            reason=refusal(found) or
+            f'the schema is at revision {found} instead of {newest}; run '
+            f'"gpgpu-manage db sync"')
 
 
 def sync(engine: sa.Engine, revision: str = 'head',
@@ -92,18 +118,9 @@ def sync(engine: sa.Engine, revision: str = 'head',
         connection.detach()
         with sync_lock.held(connection, timeout):
             before = version(engine)
-            _check_known(engine, before)
+            reason = refusal(before)
+            if reason is not None:
+                raise exception.Conflict(
+                    kind='database', name=engine.url.database, reason=reason)
             command.upgrade(_config(connection), revision)
     return before != target
-
-
-def _check_known(engine: sa.Engine, revision: str | None) -> None:
-    known = revisions()
-    if revision is not None and revision not in known:
-        raise exception.Conflict(
-            kind='database', name=engine.url.database,
-            reason=f'its schema is at revision {revision}, and this version '
-                   f'of gpgpu_plugin knows {known[0]} to {known[-1]}: '
-                   f'[database] connection names the database of another '
-                   f'service, or a newer gpgpu_plugin has upgraded it; '
-                   f'correct the option, or upgrade gpgpu_plugin here')

@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-import re
-
 import sqlalchemy as sa
 from sqlalchemy import orm
 
@@ -26,8 +24,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import host_state
-
-_REVISION = re.compile(r'\d{4}')
 
 _SYNC = 'run "gpgpu-manage db sync"'
 
@@ -49,19 +45,10 @@ def schema(engine: sa.Engine) -> result.Result:
         return result.success(f'revision {found}')
     if found is None:
         return _without_revision(migration.tables(engine))
-    if found in known:
-        return result.failure(
-            f'the schema is at revision {found}, and this gpgpu_plugin needs '
-            f'{known[-1]}: {_SYNC}')
-    if _REVISION.fullmatch(found) and found > known[-1]:
-        return result.failure(
-            f'the schema is at revision {found}, and this gpgpu_plugin knows '
-            f'none after {known[-1]}: a newer one has upgraded it. Upgrade '
-            f'gpgpu_plugin here; there is no downgrade')
     return result.failure(
-        f'the schema is at revision {found}, which is not one of '
-        f'gpgpu_plugin: [database] connection names the database of another '
-        f'service. Correct the option')
+        migration.refusal(found) or
+        f'the schema is at revision {found}, and this gpgpu_plugin needs '
+        f'{known[-1]}: {_SYNC}')
 
 
 def _without_revision(tables: list[str]) -> result.Result:

@@ -64,7 +64,7 @@ class MigrationMixin:
             migration.sync(self.db.engine, revision)
             self.assertEqual(revision, migration.version(self.db.engine))
         self.assertFalse(migration.sync(self.db.engine))
-        self.assertTrue(migration.is_current(self.db.engine))
+        migration.check_current(self.db.engine)
         self.test_models_are_what_migrations_make()
 
     def test_sync_cut_after_any_statement_is_repeated(self):
@@ -94,7 +94,7 @@ class MigrationMixin:
         with database.cut_after(engine, None) as done:
             self.assertTrue(migration.sync(engine))
         self.assertEqual(pending, done)
-        self.assertTrue(migration.is_current(engine))
+        migration.check_current(engine)
         self.test_models_are_what_migrations_make()
         with self.db.reader() as session:
             self.assertEqual(
@@ -233,14 +233,36 @@ class MigrationMixin:
         self.assertRegex(str(exc), 'table devices: .*stable_id.*'
                                    r'\[database\] connection')
 
-    def test_revision_of_another_service_is_refused(self):
+    def set_revisions(self, *revisions):
         with self.db.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "UPDATE alembic_version SET version_num = 'a1b2c3'")
-        exc = self.assertRaises(
-            exception.Conflict, migration.sync, self.db.engine)
-        self.assertRegex(
-            str(exc), r'revision a1b2c3, .* knows 0001_initial to')
+            connection.exec_driver_sql('DELETE FROM alembic_version')
+            for revision in revisions:
+                connection.execute(
+                    sa.text('INSERT INTO alembic_version VALUES (:revision)'),
+                    {'revision': revision})
+
+    def test_schema_that_cannot_be_upgraded_is_refused(self):
+        [*_, newest] = migration.revisions()
+        for revisions, said in (
+                (['0039'], 'revision 0039 of a gpgpu_plugin that was never '
+                           'released, .* an empty database'),
+                (['9999_next'], f'none after {newest}: a newer one'),
+                (['a1b2c3'], 'a1b2c3, .* of another service'),
+                (['a1b2c3', '5d6e7f'], '5d6e7f, a1b2c3, .* another service')):
+            self.set_revisions(*revisions)
+            for error, refuses in (
+                    (exception.Conflict, migration.sync),
+                    (exception.ConfigInvalid, migration.check_current)):
+                self.assertRegex(str(self.assertRaises(
+                    error, refuses, self.db.engine)), said)
+        self.set_revisions(newest)
+        self.assertFalse(migration.sync(self.db.engine))
+
+    def test_schema_that_can_be_upgraded_is_not_used_before(self):
+        database.empty(self.db.engine)
+        self.assertIn('run "gpgpu-manage db sync"', str(self.assertRaises(
+            exception.ConfigInvalid, migration.check_current,
+            self.db.engine)))
 
     def test_row_gets_defaults_of_columns_that_its_writer_does_not_know(self):
         with self.db.engine.begin() as connection:

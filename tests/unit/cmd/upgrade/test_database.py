@@ -61,10 +61,18 @@ class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
         self.assertIn('run "gpgpu-manage db sync"', text)
 
     def test_newer_schema_fails_and_names_no_sync(self):
-        self.set_revision('9999')
+        self.set_revision('9999_next')
         text = self.failure(self.check())
         self.assertIn('a newer one has upgraded it', text)
         self.assertNotIn('db sync', text)
+
+    def test_schema_of_a_version_that_was_never_released_fails(self):
+        self.set_revision('0039')
+        text = self.failure(self.check())
+        self.assertIn('revision 0039 of a gpgpu_plugin that was never '
+                      'released', text)
+        self.assertIn('an empty database, and run "gpgpu-manage db sync"',
+                      text)
 
     def test_schema_of_another_service_fails(self):
         self.set_revision('b7f2d1a9c3e8')
