@@ -128,6 +128,8 @@ class _Adoption:
             if objects.is_used(row.role, row.lease_expires_at):
                 usage_db.begin(self._session, [row.uuid], row.claimed_at,
                                ends_elsewhere=False)
+                if row.ended_at is not None:
+                    usage_db.end(self._session, [row.uuid], row.ended_at)
 
     def _device(self, assignment: objects.Assignment) -> models.Device:
         """Return the row of a device, also of one that is absent.
@@ -179,6 +181,7 @@ class _Adoption:
         row = self._row(assignment, device)
         row.active, row.ended_at = None, clock.utc(self._session)
         self._session.add(row)
+        self._adopted.append(row)
 
     def _in_the_way(self, assignment: objects.Assignment,
                     device: models.Device) -> list[models.Assignment]:

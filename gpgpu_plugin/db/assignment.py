@@ -292,9 +292,8 @@ def counts_by_type(session: orm.Session, group_ids: Collection[int],
 def delete_of_host(session: orm.Session, host_id: int) -> None:
     """Delete the assignments of a host, all of which have ended.
 
-    Their usage is kept.
+    Their usage stays.
     """
-    usage.keep(session, models.Assignment.host_id == host_id)
     session.execute(sa.delete(models.Assignment).where(
         models.Assignment.host_id == host_id))
 

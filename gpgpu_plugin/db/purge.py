@@ -128,7 +128,6 @@ def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
                    sa.or_(later.lease_expires_at.is_(None),
                           models.Assignment.lease_expires_at.is_not(None))))
         .order_by(models.Assignment.ended_at).limit(size)).all()
-    usage.keep(session, models.Assignment.id.in_(ids))
     session.execute(
         sa.delete(models.Assignment).where(models.Assignment.id.in_(ids))
         .execution_options(synchronize_session=False))
@@ -137,7 +136,7 @@ def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
 
 def _purge_usages(session: orm.Session, *, before: datetime.datetime,
                   size: int) -> int:
-    # Without its usage, an assignment would get another one that is exported.
+    # That of an assignment which is still active may be resumed.
     ids = session.scalars(
         sa.select(models.Usage.id)
         .where(models.Usage.ended_at < before,

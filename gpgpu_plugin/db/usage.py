@@ -67,25 +67,17 @@ _SOURCE = (
     .outerjoin(_GPUS, _DEVICES.c.parent_id == _GPUS.c.id)
     .outerjoin(_GROUPS, _DEVICES.c.group_id == _GROUPS.c.id)
     .outerjoin(_VARIANTS, _GROUPS.c.variant_id == _VARIANTS.c.id))
-_USED = sa.select(
-    *_COPIED, _DEVICES.c.pci_function.label('function'),
-    _GPUS.c.pci_function.label('function_of_gpu'))
 
 _BEGINNING = (
-    _USED.add_columns(_ON_INSTANCE.c.assignment_uuid.label('elsewhere'))
+    sa.select(
+        *_COPIED, _DEVICES.c.pci_function.label('function'),
+        _GPUS.c.pci_function.label('function_of_gpu'),
+        _ON_INSTANCE.c.assignment_uuid.label('elsewhere'))
     .select_from(_SOURCE.outerjoin(_ON_INSTANCE, sa.and_(
         _ON_INSTANCE.c.instance_uuid == _ASSIGNMENTS.c.instance_uuid,
         _ON_INSTANCE.c.ended_at.is_(None))))
     .where(_ASSIGNMENTS.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
     .order_by(_ASSIGNMENTS.c.id))
-_ENDED = (
-    _USED.add_columns(_ASSIGNMENTS.c.claimed_at, _ASSIGNMENTS.c.ended_at,
-                      TABLE.c.id.label('known'))
-    .select_from(_SOURCE.outerjoin(
-        TABLE, TABLE.c.assignment_uuid == _ASSIGNMENTS.c.uuid))
-    .where(_ASSIGNMENTS.c.active.is_(None),
-           _ASSIGNMENTS.c.ended_at.is_not(None), IS_USED,
-           TABLE.c.ended_at.is_(None)))
 _INSERT = sa.insert(TABLE).inline()
 _AT = sa.bindparam('at', type_=sa.DateTime())
 _ALIVE_SINCE = sa.bindparam('alive_since', type_=sa.DateTime())
@@ -126,8 +118,8 @@ def begin(session: orm.Session, uuids: Collection[str],
     rows = session.execute(_BEGINNING, {'uuids': list(uuids)}).mappings().all()
     elsewhere = {row['elsewhere'] for row in rows} - {None, *uuids}
     if ends_elsewhere and elsewhere:
-        _end(session, elsewhere, at)
-    found = {row['assignment_uuid']: _values(row, at, None) for row in rows}
+        end(session, elsewhere, at)
+    found = {row['assignment_uuid']: _values(row, at) for row in rows}
     if found:
         session.execute(_INSERT, list(found.values()))
         notification_db.usages_began(session, found.values())
@@ -143,9 +135,15 @@ def end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
         started: it had their guests until then, whatever other hosts began
         since; None: unknown, or somebody else ends them
     """
-    if _end(session, uuids, at, alive_since) < len(uuids):
-        # A conductor of the previous version activated them.
-        keep(session, _ASSIGNMENTS.c.uuid.in_(list(uuids)))
+    whole = _whole(at)
+    # Its host may say that it was earlier, but not that it was later than an
+    # end from before its start.
+    since = (_NOT_ALIVE if alive_since is None
+             else min(_whole(alive_since), whole))
+    if outbox.is_enabled(session):
+        _notify_of_end(session, uuids, whole, since)
+    session.execute(_END, {
+        'uuids': sorted(uuids), 'at': whole, 'alive_since': since})
 
 
 def resume(session: orm.Session, host_id: int,
@@ -180,40 +178,6 @@ def going_on(session: orm.Session, uuids: Collection[str],
         .join(_HOSTS, _HOSTS.c.id == _ASSIGNMENTS.c.host_id)
         .where(TABLE.c.assignment_uuid.in_(uuids), TABLE.c.ended_at.is_(None),
                _HOSTS.c.heard_at > since)))
-
-
-def keep(session: orm.Session, which: sa.ColumnElement[bool]) -> None:
-    """Complete the usage of ended assignments.
-
-    A conductor of the previous version neither begins nor ends it.
-
-    :param which: condition on ``assignments``
-    """
-    rows = session.execute(_ENDED.where(which)).mappings().all()
-    new = [_values(row, row['claimed_at'], row['ended_at']) for row in rows
-           if row['known'] is None]
-    if new:
-        session.execute(_INSERT, new)
-        notification_db.usages_began(session, new)
-        notification_db.usages_ended(session, new)
-    for row in rows:
-        if row['known'] is not None:
-            _end(session, [row['assignment_uuid']], row['ended_at'])
-
-
-def _end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
-         alive_since: datetime.datetime | None = None) -> int:
-    """Return the number of usages, each of which has an end now."""
-    whole = _whole(at)
-    # Its host may say that it was earlier, but not that it was later than an
-    # end from before its start.
-    since = (_NOT_ALIVE if alive_since is None
-             else min(_whole(alive_since), whole))
-    if outbox.is_enabled(session):
-        _notify_of_end(session, uuids, whole, since)
-    result = typing.cast('sa.CursorResult[object]', session.execute(_END, {
-        'uuids': sorted(uuids), 'at': whole, 'alive_since': since}))
-    return result.rowcount
 
 
 def _notify_of_end(session: orm.Session, uuids: Collection[str],
@@ -277,15 +241,14 @@ def in_period(session: orm.Session, beginning: datetime.datetime,
         .order_by(TABLE.c.id).limit(limit)).mappings()]
 
 
-def _values(row: sa.RowMapping, began_at: datetime.datetime,
-            ended_at: datetime.datetime | None) -> dict[str, typing.Any]:
+def _values(row: sa.RowMapping,
+            began_at: datetime.datetime) -> dict[str, typing.Any]:
     return {name: row[name] for name in _NAMES} | {
         'role': str(claim_obj.ClaimRole.INSTANCE),
         'serial': (
             notification_db.serial(row['function'])
             or notification_db.serial(row['function_of_gpu'])),
-        'began_at': _whole(began_at),
-        'ended_at': None if ended_at is None else _whole(ended_at)}
+        'began_at': _whole(began_at), 'ended_at': None}
 
 
 def _whole(at: datetime.datetime) -> datetime.datetime:

@@ -146,15 +146,6 @@ class UsageTest(NotificationCase):
         self.assertEqual((0, data['began_at']),
                          (data['seconds'], data['ended_at']))
 
-    def test_usage_that_no_conductor_began_has_start_and_end(self):
-        granted = self.boot()
-        with self.db.writer() as session:
-            session.execute(sa.delete(models.Usage))
-        self.new()
-        releases.release(self.db, base.uuids(granted))
-        self.assertEqual(['device.update', 'assignment.start',
-                          'assignment.end'], self.new())
-
     def test_seconds_in_a_period_are_those_within_it(self):
         self.boot()
         hour = datetime.timedelta(hours=1)

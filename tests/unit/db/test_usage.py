@@ -25,7 +25,6 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
-from gpgpu_plugin.db import usage
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -131,8 +130,6 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
             releases.abort(self.db, base.uuids(self.claim(1)),
                            touched=touched, fault=None)
         releases.release(self.db, base.uuids(self.claim(1)))
-        with self.db.writer() as session:
-            usage.keep(session, sa.true())
         self.assertEqual([], self.used())
 
     def test_activation_that_is_repeated_begins_nothing(self):
@@ -309,33 +306,6 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         self.assertEqual([('h1', 'H100')] * 2, [
             (row['host'], row['variant']) for row in before])
 
-    # -- a conductor of the previous version runs too -----------------------
-
-    def change(self, statement):
-        with self.db.writer() as session:
-            session.execute(statement)
-
-    def test_usage_that_the_previous_version_did_not_begin_ends(self):
-        [first, second] = base.uuids(self.boot(2))
-        self.change(sa.delete(models.Usage).where(
-            models.Usage.assignment_uuid == first))
-        with self.db.reader() as session:
-            claimed = session.scalars(
-                sa.select(models.Assignment.claimed_at)).first()
-        releases.release(self.db, [first, second])
-        [found] = self.used(assignment_uuid=first)
-        self.assertEqual(claimed.replace(microsecond=0), found['began_at'])
-        self.assertEqual(
-            self.used(assignment_uuid=second)[0]['ended_at'],
-            found['ended_at'])
-
-    def test_usage_that_the_previous_version_did_not_end_is_completed(self):
-        releases.release(self.db, base.uuids(self.boot(1)))
-        before = self.used()
-        self.change(sa.update(models.Usage).values(ended_at=None))
-        host_admin.delete(self.db, 'h1', force=True)
-        self.assertEqual(before, self.used())
-
 
 class VGPUUsageTest(UsageMixin, vgpu_base.VGPUTestCase):
 
@@ -381,3 +351,20 @@ class AdoptedUsageTest(UsageMixin, test_adoption.AdoptionMixin,
         self.restored(self.book(left))
         self.assertEqual({*base.uuids(left), *base.uuids(here)},
                          set(self.running()))
+
+    def test_assignment_of_a_device_that_the_book_has_twice_was_usage(self):
+        """Which of both had the device is not known."""
+        granted = self.boot(1)
+        [first] = granted.assignments
+        second = base.dataclasses.replace(
+            first, uuid='second', instance_uuid='i2', used_seconds=600)
+        self.restored([first, second])
+        self.assertEqual([first.uuid], self.running())
+        [found] = self.used(assignment_uuid='second')
+        self.assertEqual(('i2', 'H100'),
+                         (found['instance_uuid'], found['variant']))
+        self.assertLessEqual(
+            600, (found['ended_at'] - found['began_at']).total_seconds())
+        releases.release(self.db, [first.uuid])
+        host_admin.delete(self.db, 'h1', force=True)
+        self.assertEqual(2, len(self.used()))
