@@ -82,8 +82,7 @@ def _leave_future(session: orm.Session, state: models.NotificationState,
                   period: audit.AuditPeriod, now: datetime.datetime) -> None:
     """Go on with the present period, if later ones were written.
 
-    The clock of the database was ahead or, in the previous version, that of a
-    conductor.
+    The clock of the database was ahead.
     """
     until = outbox.auditing_until(state) or state.audited_until
     if until is None or until <= audit.ending(period, now):

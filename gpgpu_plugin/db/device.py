@@ -190,12 +190,10 @@ def of_hosts(session: orm.Session,
     return list(session.scalars(_OF_HOSTS, {'of_hosts': list(host_ids)}))
 
 
-def host_ids_by_ids(session: orm.Session, vendor_id: str | None,
-                    product_id: str | None, after: int,
-                    limit: int | None) -> list[int]:
+def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
+                    after: int, limit: int | None) -> list[int]:
     """Return which hosts have a device with these ids, by host id.
 
-    :param vendor_id: with ``product_id`` None: devices whose ids are unknown
     :param after: only hosts with a greater id
     """
     return list(session.scalars(

@@ -78,7 +78,7 @@ class Event(column.Base):
     ``at``: when it happened (UTC). ``kind``: what happened. ``host``,
     ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
     it concerns, if any. ``project_id``: of the instance. ``actor``: who caused
-    it, see db.author; NULL in rows of older conductors. ``request_id``: of the
+    it, see db.author; NULL: unknown. ``request_id``: of the
     user's request to Nova, or else of the call that caused it. ``reason``:
     name of the reason of a refusal. ``detail``: further information for
     operators. ``count``: how many equal refusals the row stands for.

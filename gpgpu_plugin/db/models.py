@@ -245,8 +245,8 @@ class Device(Base):
     ``cleaned_steps``: those that the last cleaning passed, joined by ``+``;
     NULL before the first, '' if nobody knows who had it. ``pci_function``:
     JSON of the PCI function that the last scan read. ``identity``: JSON of
-    the ids and serial numbers that any scan of the device could read; NULL in
-    rows of a conductor that did not know this column. ``swapped``: how a scan
+    the ids and serial numbers that any scan of the device could read; NULL:
+    ``pci_function`` has all of them. ``swapped``: how a scan
     showed that another device took its place; NULL: none did, or an operator
     accepted it. ``before_swap``: JSON of the PCI function of the device before
     that. ``swapped_at``: when a scan found that other device (UTC).
@@ -254,14 +254,12 @@ class Device(Base):
     the cleaning of its VFs does not suffice; NULL: its assignments tell, or it
     was cleaned since. ``withdrawn``: why an assigned device is quarantined
     when its assignment ends; NULL: it is not. ``withdrawn_by``: the operator
-    who wants that; NULL: none, or a conductor that did not know this column
-    wrote it.
+    who wants that; NULL: none.
     ``awaits_replacement``: it is retired, and the next device in its place is
     accepted. ``replaced_by``:
     UUID of the device that took the place of a retired one, whose stable id is
     no place then. ``vendor_id``,
-    ``product_id``: its ids, '' for none; NULL in rows of a conductor that did
-    not know these columns. ``vgpu_capability``,
+    ``product_id``: its ids, '' for none. ``vgpu_capability``,
     ``driver_capacity``: JSON of what is known of its vGPUs, NULL where its
     driver has none or reports nothing; a scan that cannot see it does not
     overwrite it. ``health``: a domain.health.Health, as its host last

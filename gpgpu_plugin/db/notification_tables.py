@@ -51,13 +51,12 @@ class NotificationState(column.Base):
     ``sends_until`` in seconds since the epoch by the database's clock.
     ``dropped``: number of notifications that were deleted unsent, because too
     many waited. ``audited_since``: beginning of the first audit period (UTC);
-    NULL before it, or if the previous version began to audit.
+    NULL before it.
     ``audited_until``: end of the last period of which all ``exists``
     notifications were written; NULL before the first one.
     ``audited_usage_id``: the last usage whose notification was written for the
     period after that, which ends at ``auditing_until``. That is NULL, or not
-    after ``audited_until``, unless some of them were written; the previous
-    version leaves it as it is.
+    after ``audited_until``, unless some of them were written.
     """
 
     __tablename__ = 'notification_states'

@@ -128,11 +128,9 @@ def next_hosts(session: orm.Session, change: models.VariantChange,
     """Return the ids of the next hosts that a change concerns, in order.
 
     Those are hosts that have a group of the variant and, unless only groups
-    change, hosts with devices of its ids, or of which the ids are unknown.
+    change, hosts with devices of its ids.
     """
-    pairs: list[tuple[str | None, str | None]] = (
-        [(None, None), *map(tuple, json.loads(change.ids))]
-        if matches(change) else [])
+    pairs = json.loads(change.ids) if matches(change) else []
     found = set(group_db.host_ids_of_variant(
         session, change.variant_id, change.last_host_id, limit))
     for vendor, product in pairs:

@@ -134,13 +134,6 @@ class ChunkTest(ChangeCase):
             A100, name='A40', device='2235'))
         self.assertEqual(1, len(locked))
 
-    def test_host_whose_ids_an_older_conductor_wrote_is_not_forgotten(self):
-        with self.db.engine.begin() as connection:
-            connection.execute(sa.update(models.Device).values(
-                vendor_id=None, product_id=None))
-        variant_admin.create(self.db, H100)
-        self.assertEqual(['H100'] * 5, self.variants())
-
     def test_set_reaches_hosts_of_the_old_and_of_the_new_ids(self):
         self.report('h2', '1111')
         variant_admin.create(self.db, H100)
@@ -551,10 +544,6 @@ class TypeTest(ChangeCase):
 
     def test_only_hosts_with_a_group_are_locked(self):
         self.report('h2', '1111')
-        with self.db.engine.begin() as connection:
-            # Nor those of which the ids are unknown.
-            connection.execute(sa.update(models.Device).values(
-                vendor_id=None, product_id=None))
         self.disable()
         self.assertEqual(('applying', 4), self.shown())
 
