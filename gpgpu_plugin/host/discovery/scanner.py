@@ -108,22 +108,41 @@ def scan(sysfs: sysfs_mod.Sysfs,
     return codec.printable(Scan, _Scanner(sysfs, slot_labels).scan())
 
 
+def reporting(scan: Scan) -> Scan:
+    """Return the scan with only the GPUs whose drivers report vGPUs.
+
+    The driver of a VF may begin to, unless it has none or that of a guest:
+    another one must be bound first.
+    """
+    capable = scan.vgpu_capabilities
+    pfs = {function.pf for function in scan.functions}
+    gpus = {
+        function.pf or function.id for function in scan.functions
+        if pci.VGPU_TYPES in function.unreadable
+        or (function.id in capable and function.id not in pfs)
+        or (function.pf in capable and function.driver is not None
+            and not vfio.is_vfio(function.driver))}
+    return dataclasses.replace(scan, functions=tuple(
+        function for function in scan.functions
+        if (function.pf or function.id) in gpus))
+
+
 def have_vgpus_changed(sysfs: sysfs_mod.Sysfs, scan: Scan,
                        in_cleaning: Collection[str] = ()) -> bool:
     """Return whether drivers report other vGPUs than when they were scanned.
 
+    :param scan: as ``reporting`` returned it
     :param in_cleaning: stable ids of functions that are not compared, nor
         others of their GPUs
     """
     left_out = {pci.pf_of(stable_id) or stable_id for stable_id in in_cleaning}
     functions = [
         function for function in scan.functions
-        if (function.pf or function.id) not in left_out
-        and (pci.VGPU_TYPES in function.unreadable
-             or {function.id, function.pf} & scan.vgpu_capabilities.keys())]
+        if (function.pf or function.id) not in left_out]
     if not functions:
         return False
-    now = codec.printable(Scan, _Scanner(sysfs).with_vgpus(functions))
+    now = codec.printable(Scan, dataclasses.replace(
+        _Scanner(sysfs).with_vgpus(functions), functions=()))
     return any(
         now.vgpu_capabilities.get(function.id)
         != scan.vgpu_capabilities.get(function.id)

@@ -68,7 +68,7 @@ class Watch:
         self._folders = [
             drivers, f'{sysfs.root}/{vgpu_sysfs.PARENTS}',
             *(f'{drivers}/{name}' for name in sorted(sysfs.names(drivers)))]
-        self._scan = scan
+        self._reporting = scanner.reporting(scan)
         self._configs: dict[int, pci.PCIFunction] = {}
         self._health: dict[int, _HealthFile] = {}
         self._open_health(readings)
@@ -126,7 +126,7 @@ class Watch:
                    if file.gpus.isdisjoint(in_cleaning)):
                 return True
             if scanner.have_vgpus_changed(
-                    self._sysfs, self._scan, in_cleaning):
+                    self._sysfs, self._reporting, in_cleaning):
                 return True
         except OSError:
             # The function of the open file is gone.

@@ -14,6 +14,7 @@
 import dataclasses
 import os
 import pathlib
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -228,6 +229,10 @@ class VGPUWatchTest(base.BaseTestCase):
         self.kernel = fake_kernel.FakeKernel(self.root)
         self.sysfs = sysfs.Sysfs(self.root)
 
+    def pf(self):
+        return next(function for function in scanner.scan(
+            self.sysfs).functions if function.sriov_totalvfs)
+
     def watch(self):
         self.scan = scanner.scan(self.sysfs)
         made = watch.Watch(self.sysfs, self.scan)
@@ -249,8 +254,7 @@ class VGPUWatchTest(base.BaseTestCase):
 
     def test_type_of_a_vf_that_was_set_or_cleared_is_noticed(self):
         self.build('nvidia-l40s-vgpu-2')
-        pf = next(function for function in scanner.scan(
-            self.sysfs).functions if function.sriov_totalvfs)
+        pf = self.pf()
         self.kernel.set_vfs(pf.address, 4)
         vf = self.sysfs.link(f'{self.sysfs.devices}/{pf.address}/virtfn0')
         for type_id in ('1153', '0'):
@@ -260,3 +264,30 @@ class VGPUWatchTest(base.BaseTestCase):
             self.assertTrue(before.changed())
             self.assertFalse(before.changed([f'{pf.id}/vf0']))
             self.assertTrue(before.changed(['other']))
+
+    def test_vfs_are_not_read_until_a_driver_may_report(self):
+        self.build('intel-flex170-2')
+        pf = self.pf()
+        self.kernel.set_vfs(pf.address, 4)
+        vf = self.sysfs.link(f'{self.sysfs.devices}/{pf.address}/virtfn0')
+        made = self.watch()
+        listed = []
+        listdir = os.listdir
+        with mock.patch('os.listdir', lambda path: (
+                listed.append(path), listdir(path))[1]):
+            self.assertFalse(made.changed())
+        self.assertEqual([], [path for path in listed if 'devices' in path])
+        self.kernel.write(f'bus/pci/devices/{vf}/driver_override', 'i915')
+        self.kernel.write('bus/pci/drivers/i915/bind', vf)
+        self.assertTrue(made.changed())
+
+    def test_driver_of_a_vf_that_begins_to_report_is_noticed(self):
+        self.build('nvidia-l40s-vgpu-2')
+        pf = self.pf()
+        self.kernel.set_vfs(pf.address, 4)
+        folder = pathlib.Path(self.sysfs.devices, pf.address)
+        for vf in folder.glob('virtfn*'):
+            (vf / 'nvidia').rename(vf / 'later')
+        before = self.watch()
+        (folder / 'virtfn3/later').rename(folder / 'virtfn3/nvidia')
+        self.assertTrue(before.changed())
