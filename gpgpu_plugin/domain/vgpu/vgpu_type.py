@@ -121,6 +121,7 @@ def from_mdev(type_id: str, name: str | None, description: str | None,
                        else numbers['max_instances']))
 
 
+@functools.lru_cache(maxsize=64)
 def from_creatable_vgpu_types(text: str) -> tuple[VGPUType, ...]:
     """Return the types that ``creatable_vgpu_types`` of a VF lists, by name.
 
