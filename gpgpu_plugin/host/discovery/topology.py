@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 
 from gpgpu_plugin import exception
@@ -23,16 +22,10 @@ from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import slot_labels as slot_labels_mod
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
-_HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:([0-9a-f]{2}\.[0-7])')
+_HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
 FIRMWARE_NAME = 'firmware_node/path'
 """File of a root bus with its ACPI path, such as ``\\_SB_.PC08``."""
 _ACPI_PATH = re.compile(rf'\\({pci.ACPI_NAME})')
-
-
-@functools.lru_cache(maxsize=4096)
-def _without_bus(hop: str) -> str:
-    match = _HOP.fullmatch(hop)
-    return match.group(1) if match else hop
 
 
 class Topology:
@@ -50,8 +43,7 @@ class Topology:
         self._slot_labels = slot_labels
         self._problems = problems
         self._paths: dict[str, list[str]] = {}
-        # Names of root buses in stable ids, by the names of their folders.
-        self._roots: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
         self._switch_paths: dict[str, tuple[str, ...]] = {}
         self._slots_of: dict[str, str | None] = {}
         self._vf_index: dict[str, dict[str, int]] = {}
@@ -59,33 +51,19 @@ class Topology:
         self._slots = self._read_slots()
 
     def hops(self, address: str) -> list[str]:
-        """Return the path below ``/devices``: root bus, then addresses."""
+        """Return the path below ``/devices``: root bus, then addresses.
+
+        :raises OSError: the link, or the name of a root bus, cannot be read
+        """
         if address not in self._paths:
             target = self._sysfs.target(f'{self._sysfs.devices}/{address}')
-            above, found, path = target.partition('/pci')
+            _, found, path = target.partition('/pci')
             if not found:
                 raise ValueError(f'{target} is not below a host bridge')
             hops = f'pci{path}'.split('/')
-            for depth, hop in enumerate(hops, start=1):
-                if hop.startswith('pci') and hop not in self._roots:
-                    self._roots[hop] = self._root_name(
-                        '/'.join([above, *hops[:depth]]), hop)
+            self.stable_id(hops[:-1] or hops)
             self._paths[address] = hops
         return self._paths[address]
-
-    def _root_name(self, folder: str, hop: str) -> str:
-        """Return the name of a root bus that its stable ids have.
-
-        An update of the firmware may renumber root buses, but its own names
-        for them stay.
-
-        :param folder: the root bus, relative to the folder of all functions
-        :raises OSError: the firmware has a name, which cannot be read
-        """
-        name = self._sysfs.read(
-            f'{self._sysfs.devices}/{folder}/{FIRMWARE_NAME}')
-        found = _ACPI_PATH.fullmatch(name or '')
-        return f'pci{found.group(1)}' if found else hop
 
     def stable_id(self, hops: list[str]) -> str:
         """Return a stable id.
@@ -94,8 +72,24 @@ class Topology:
 
         :param hops: as ``hops`` returned them, or the first ones of these
         """
-        return '/devices/' + '/'.join(
-            self._roots.get(hop) or _without_bus(hop) for hop in hops)
+        last = hops[-1]
+        if last not in self._ids:
+            above = self.stable_id(hops[:-1]) if hops[1:] else '/devices'
+            name = (self._root_name(hops) if last.startswith('pci')
+                    else last[-4:] if _HOP.fullmatch(last) else last)
+            self._ids[last] = f'{above}/{name}'
+        return self._ids[last]
+
+    def _root_name(self, hops: list[str]) -> str:
+        """Return the name of a root bus that its stable ids have.
+
+        An update of the firmware may renumber root buses, but its own names
+        for them stay.
+        """
+        name = self._sysfs.read('/'.join(
+            (self._sysfs.root, 'devices', *hops, FIRMWARE_NAME)))
+        found = _ACPI_PATH.fullmatch(name or '')
+        return f'pci{found.group(1)}' if found else hops[-1]
 
     def vf_index(self, pf: str, address: str) -> int | None:
         """Return the number of a VF; None: its PF does not link to it.
