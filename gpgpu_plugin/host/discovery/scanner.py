@@ -67,6 +67,8 @@ class _GPUFields(typing.TypedDict, total=False):
     hive: str | None
 
 
+_LINKS = ('physfn', 'driver', 'iommu_group')
+
 # Ids that mdevs of the kernel's sample drivers show to a guest, by the name
 # of their parent (samples/vfio-mdev). sysfs does not have them.
 _SAMPLES: Mapping[str, _SampleIds] = {
@@ -283,8 +285,12 @@ class _Scanner:
     def _read(self, address: str, hops: list[str], folder: sysfs_mod.Folder,
               attempt: attempt_mod.Attempt) -> pci.PCIFunction | None:
         ids = pci_ids.read(folder, attempt)
+        is_gpu = pci.can_be_gpu(ids.class_code)
+        names = set(folder.names()) if is_gpu else _LINKS
         pf_id, vf_index, pf_hops = None, None, None
-        pf = attempt('physfn', folder.link, 'physfn')
+        pf, driver, group = (
+            attempt(link, folder.link, link) if link in names else None
+            for link in _LINKS)
         if pf is None:
             stable_id = self._topology.stable_id(hops)
         else:
@@ -301,14 +307,12 @@ class _Scanner:
             stable_id = f'{pf_id}{pci.VF}{number}'
         numa_node = self._numa_nodes.with_cpus(
             attempt('numa_node', _number, folder, 'numa_node'))
-        driver = attempt('driver', folder.link, 'driver')
-        group = attempt('iommu_group', folder.link, 'iommu_group')
         fields: _GPUFields = {}
-        if pci.can_be_gpu(ids.class_code):
-            fields = self._gpu(
-                folder, address, stable_id, pf_hops or hops, driver, attempt)
+        if is_gpu:
+            fields = self._gpu(folder, names, address, stable_id,
+                               pf_hops or hops, driver, attempt)
         refusal = gpu.NO_IOMMU if group is None else None
-        if pci.can_be_gpu(ids.class_code) and refusal is None and not (
+        if is_gpu and refusal is None and not (
                 pf_id and stable_id in self._vgpus):
             refusal = vfio_drivers.refusal(self._sysfs, ids)
         return pci.PCIFunction(
@@ -329,10 +333,9 @@ class _Scanner:
 
     # A VF is in the slot of its PF, whatever its own address: hops are those
     # of the PF.
-    def _gpu(self, folder: sysfs_mod.Folder, address: str, stable_id: str,
-             hops: list[str], driver: str | None,
-             attempt: attempt_mod.Attempt) -> _GPUFields:
-        names = set(folder.names())
+    def _gpu(self, folder: sysfs_mod.Folder, names: Collection[str],
+             address: str, stable_id: str, hops: list[str],
+             driver: str | None, attempt: attempt_mod.Attempt) -> _GPUFields:
         config = attempt('config', folder.read_bytes, 'config') or b''
         fields: _GPUFields = {
             'switch_path': self._topology.switch_path(hops, attempt),

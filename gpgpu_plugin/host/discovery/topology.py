@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
@@ -148,7 +149,8 @@ class Topology:
         return slots
 
     def slot(self, folder: sysfs_mod.Folder, hops: list[str],
-             names: set[str], attempt: attempt_mod.Attempt) -> str | None:
+             names: Collection[str], attempt: attempt_mod.Attempt,
+             ) -> str | None:
         """Return the firmware's label of the device, else the nearest slot.
 
         A card with a switch of its own sits in the slot of its upstream port.
