@@ -145,10 +145,12 @@ def _is_suspicious(value: object, longest: int | None) -> bool:
     except UnicodeEncodeError:
         # Half of a surrogate pair.
         return True
-    # A text that is too long leaves one of these pieces without a quote.
-    if longest is not None and any(
-            b'"' not in text[start:start + _PIECE]
-            for start in range(0, len(text) - _PIECE + 1, _PIECE)):
+    # A text that is too long leaves one of these pieces without a quote,
+    # unless it has some itself.
+    if longest is not None and len(text) > longest and (
+            b'\\"' in text or any(
+                b'"' not in text[start:start + _PIECE]
+                for start in range(0, len(text) - _PIECE + 1, _PIECE))):
         return True
     # JSON escapes each control character but DEL. For most scans this is
     # enough, and much faster than the pattern.

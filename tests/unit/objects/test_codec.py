@@ -166,6 +166,9 @@ class CodecTest(base.BaseTestCase):
         # A record of the ledger is long.
         self.assertEqual(label, codec.received(str, label))
         self.assertEqual('e' * longest, codec.printable(str, 'e' * 20000))
+        quotes = '"x' * 20000
+        self.assertEqual(
+            quotes[:longest], codec.received(str, quotes, longest))
 
     def test_text_that_json_cannot_encode_is_escaped(self):
         self.assertEqual({'a': ['\\ud800', 'b']},
