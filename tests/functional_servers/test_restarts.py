@@ -12,6 +12,8 @@
 """Tests of servers that stop while calls come, over RabbitMQ."""
 
 import concurrent.futures
+import dataclasses
+import itertools
 import pathlib
 import signal
 import socket
@@ -27,14 +29,20 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
+from tests.fixtures import hosts
 from tests.fixtures import keys
 from tests.fixtures import patience
 from tests.fixtures import proxy
 from tests.fixtures import services
+from tests.unit.conductor import base as conductor_base
 
 
 class Endpoint:
@@ -133,14 +141,27 @@ class DrainTest(base.BaseTestCase):
         way.down()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call that has ended, with an answer or without.
+
+    :ivar during: what happened to a conductor when it began
+    :ivar seconds: that it took
+    """
+
+    during: str
+    seconds: float
+
+
 class RestartTest(base.BaseTestCase):
     """Conductors as processes, reloaded and restarted under load.
 
-    :cvar rate: calls per second
+    :cvar rate: jobs per second, each of one call or two
     """
 
-    conductors = 1
-    rate = 20
+    conductors = 3
+    rate = 50
+    gpus = 8
 
     def setUp(self):
         super().setUp()
@@ -150,10 +171,13 @@ class RestartTest(base.BaseTestCase):
         self.conf.set_override(
             'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        made = self.useFixture(
-            database.ServerDatabase(self.conf, services.POSTGRESQL))
-        self.useFixture(keys.Keys(self.conf, made.db)).make(
-            context.CallerKind.HOST, 'h1')
+        made = self.useFixture(database.ServerDatabase(
+            self.conf, services.POSTGRESQL,
+            content=conductor_base.Content(
+                conductor_base.EIGHT, admin.VariantInfo(
+                    name='H100', vendor='10de', device='2330'))))
+        self.db = made.db
+        key = self.useFixture(keys.Keys(self.conf, made.db))
         (self.folder / 'gpgpu.conf').write_text('\n'.join((
             '[gpgpu]', f'transport_url = {services.RABBITMQ}',
             f'topic_prefix = {self.conf.gpgpu.topic_prefix}',
@@ -166,11 +190,22 @@ class RestartTest(base.BaseTestCase):
         self.useFixture(fixtures.EnvironmentVariable(
             'NOTIFY_SOCKET', str(self.folder / 'notify')))
         self.logs = []
+        self.during = 'nothing'
+        self.calls = []
+        self.free = threading.Semaphore(self.gpus)
+        self.numbers = itertools.count(2)
         transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(transport.cleanup)
-        self.api = conductor_api.ConductorAPI(
-            self.conf, transport, timeout=patience.LONG,
-            caller=context.CallerKind.HOST, name='h1')
+        self.host, self.scheduler, self.operator = (
+            self.client(key, transport, kind)
+            for kind in (context.CallerKind.HOST, context.CallerKind.SCHEDULER,
+                         context.CallerKind.OPERATOR))
+
+    def client(self, key, transport, kind):
+        key.make(kind, 'h1')
+        return conductor_api.ConductorAPI(
+            self.conf, transport, timeout=patience.LONG, caller=kind,
+            name='h1')
 
     def start(self):
         self.logs.append(self.folder / f'log-{len(self.logs)}')
@@ -185,26 +220,67 @@ class RestartTest(base.BaseTestCase):
         process.log = self.logs[-1]
         return process
 
-    def call(self):
-        """Return how long a call took that its client does not repeat."""
-        began = time.monotonic()
-        self.api.instance_assignments(context.admin(), 'i1')
-        return time.monotonic() - began
+    def call(self, method, **arguments):
+        """Return the answer to a call, and note how long it took."""
+        during, began = self.during, time.monotonic()
+        try:
+            return method(context.admin(), **arguments)
+        finally:
+            self.calls.append(Call(
+                during=during, seconds=time.monotonic() - began))
+
+    def claim(self):
+        """Claim a GPU of the host and give it back."""
+        instance = str(uuid.uuid4())
+        origin = hosts.origin('h1', conductor_base.NODE)
+        with self.free:
+            claim = self.call(
+                self.host.claim, origin=origin,
+                request=claim_obj.ClaimRequest(
+                    instance_uuid=instance, host='h1', request=request.Request(
+                        demands=(request.Demand(
+                            resource_class='CUSTOM_GPU_H100', count=1),))))
+            self.call(
+                self.host.abort, origin=origin, touched=False,
+                assignments=[given.uuid for given in claim.assignments])
+
+    def report(self):
+        self.call(self.host.report,
+                  origin=hosts.origin('h1', conductor_base.NODE),
+                  report=conductor_base.scan(
+                      conductor_base.EIGHT, number=next(self.numbers)))
+
+    def assignments(self):
+        """Make a call that its client does not repeat."""
+        self.call(self.host.instance_assignments, instance_uuid='i1')
+
+    def changes(self):
+        self.call(self.scheduler.changes_since,
+                  since=0.0, known=(), marker=None)
+
+    def list_hosts(self):
+        self.call(self.operator.host_list, limit=10, marker=None)
 
     def load(self, callers, ended):
-        """Return the calls that were made until an event."""
-        calls = []
-        while not ended.wait(1 / self.rate):
-            calls.append(callers.submit(self.call))
-        return calls
+        """Return the jobs that were begun until an event, at a steady rate."""
+        jobs, due = [], time.monotonic()
+        kinds = itertools.cycle((
+            self.claim, self.report, self.assignments, self.changes,
+            self.list_hosts))
+        while not ended.wait(max(0, due - time.monotonic())):
+            jobs.append(callers.submit(next(kinds)))
+            due += 1 / self.rate
+        return jobs
 
     def restart(self, process):
+        self.during = 'restart'
         process.send_signal(signal.SIGTERM)
         self.assertEqual(0, process.wait(patience.LONG),
                          process.log.read_text())
         return self.start()
 
     def reload(self, process):
+        self.during = 'reload'
         said = process.log.read_text().count('with the reloaded')
         process.send_signal(signal.SIGHUP)
         self.assertTrue(patience.wait_until(
@@ -212,7 +288,7 @@ class RestartTest(base.BaseTestCase):
                 'with the reloaded') > said), process.log.read_text())
 
     def under_load(self, change):
-        """Return how long calls took that came during a change."""
+        """Let calls come during a change; return the errors of all."""
         ended = threading.Event()
         with (concurrent.futures.ThreadPoolExecutor(200) as callers,
               concurrent.futures.ThreadPoolExecutor(1) as loader):
@@ -221,7 +297,18 @@ class RestartTest(base.BaseTestCase):
                 change()
             finally:
                 ended.set()
-            return [call.result() for call in load.result()]
+            return [job.exception() for job in load.result()
+                    if job.exception() is not None]
+
+    def show(self):
+        """Print how long calls took; how fast that is, no test asserts."""
+        for during in ('reload', 'restart'):
+            took = sorted(call.seconds for call in self.calls
+                          if call.during == during)
+            sys.stdout.write(
+                f'conductors: {self.conductors}, {during}: {len(took)} '
+                f'calls, longest {took[-1]:.2f} s, '
+                f'p99 {took[len(took) * 99 // 100]:.2f} s\n')
 
     def test_no_call_is_lost_by_a_reload_and_a_restart(self):
         running = [self.start() for _ in range(self.conductors)]
@@ -230,9 +317,24 @@ class RestartTest(base.BaseTestCase):
             for number, process in enumerate(running):
                 self.reload(process)
                 running[number] = self.restart(process)
-        self.assertTrue(self.under_load(change))
+        errors = self.under_load(change)
+        self.show()
+        self.assertEqual([], errors)
+        # Otherwise a message was lost, and its client sent another one.
+        self.assertLess(
+            max(call.seconds for call in self.calls), patience.LONG / 4)
+        self.assertEqual({'available'}, {
+            device.shown_state for device in device_admin.list_all(self.db)})
         for process in running:
             process.send_signal(signal.SIGTERM)
+        for process in running:
             self.assertEqual(0, process.wait(patience.LONG))
         for log in self.logs:
             self.assertNotIn('Traceback', log.read_text())
+
+
+class OnlyConductorTest(RestartTest):
+    """Nobody answers while it restarts: calls wait in the broker."""
+
+    conductors = 1
+    rate = 20
