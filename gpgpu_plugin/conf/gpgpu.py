@@ -59,13 +59,14 @@ OPTS = [
              'may wait in the database, so all services need the same '
              'value.'),
     cfg.IntOpt(
-        'scheduler_rpc_timeout', default=3, min=1,
+        'scheduler_rpc_timeout', default=10, min=1,
         help='Seconds that nova-scheduler waits for an answer '
              'from gpgpu-conductor in one scheduling decision. If none '
              'arrives in time, the request for GPUs is refused '
-             '(conductor_unavailable). The default is lower than '
-             'rpc_timeout because other requests wait for the scheduler '
-             'meanwhile.'),
+             '(conductor_unavailable). If there is one gpgpu-conductor, its '
+             'restart must not take longer: two seconds on an idle machine, '
+             'and several on a busy one. Other requests may wait for the '
+             'scheduler meanwhile.'),
     cfg.StrOpt(
         'weight_policy', default='pack', choices=('pack', 'spread'),
         help='Policy by which GpuWeigher ranks the hosts that can take a '

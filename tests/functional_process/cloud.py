@@ -63,14 +63,19 @@ class ProcessCloud(base.BaseTestCase):
                                             'placement'))
         stack.start('peers', stack.wsgi('tests.functional_process.peers',
                                         'peers'))
-        stack.start('gpgpu-conductor', stack.program(
-            'gpgpu-conductor', *stack.conf('gpgpu.conf')))
+        self.start_conductor()
         for name in ('nova-conductor', 'nova-scheduler'):
             stack.start(name, stack.program(name, *stack.conf('nova.conf')))
         stack.start('nova-api', stack.wsgi('nova.wsgi.osapi_compute',
                                            'nova_api'))
         for port in ('placement', 'peers', 'nova_api'):
             stack.wait_for_http(port)
+
+    def start_conductor(self) -> None:
+        """Start gpgpu-conductor; ``conductor`` is the last one."""
+        self.conductor = self.stack.start(
+            'gpgpu-conductor', self.stack.program(
+                'gpgpu-conductor', *self.stack.conf('gpgpu.conf'))).process
 
     def start_compute(self, host: str, conf: str) -> stack_mod.Process:
         """Start nova-compute with a configuration file.
@@ -153,6 +158,12 @@ class ProcessCloud(base.BaseTestCase):
 
     def boot(self, flavor: str) -> str:
         """Boot a server and return its id, once it is ACTIVE."""
+        server = self.create(flavor)
+        self.wait_status(server, 'ACTIVE')
+        return server
+
+    def create(self, flavor: str) -> str:
+        """Request a server and return its id."""
         # The scheduler maps new hosts once a second.
         self.wait_for(
             lambda: self.nova.get('/os-hypervisors').json()['hypervisors'],
@@ -160,7 +171,6 @@ class ProcessCloud(base.BaseTestCase):
         server = self.nova.post('/servers', json={'server': {
             'name': 'test', 'flavorRef': flavor, 'networks': 'none',
             'imageRef': peers.IMAGE['id']}}).json()['server']['id']
-        self.wait_status(server, 'ACTIVE')
         return str(server)
 
     def act(self, server: str, status: str,

@@ -47,6 +47,9 @@ graceful_shutdown_timeout = 3
 [gpgpu]
 topic_prefix = {topic_prefix}
 keys_path = {state}/keys
+# They only end a wait for what never comes: machines are busy at times.
+rpc_timeout = 60
+scheduler_rpc_timeout = 60
 [placement]
 auth_type = admin_token
 endpoint = http://127.0.0.1:{placement_port}
@@ -121,6 +124,7 @@ transport_url = {rabbit}
 [gpgpu]
 topic_prefix = {topic_prefix}
 keys_path = {state}/keys
+rpc_timeout = 60
 [database]
 connection = {gpgpu}
 """

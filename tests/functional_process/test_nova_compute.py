@@ -17,6 +17,9 @@ and compute, gpgpu-conductor and gpgpu-manage, over RabbitMQ and MariaDB.
 
 from __future__ import annotations
 
+import signal
+import time
+
 from tests.functional_process import cloud
 from tests.functional_process import stack
 
@@ -34,19 +37,39 @@ class NovaComputeProcessTest(cloud.ProcessCloud):
         print('variant created: 8 CUSTOM_GPU_H100 in Placement, without a '
               'restart')
 
-        server = self.boot(self.flavor('gpu2', **{
-            'resources:CUSTOM_GPU_H100': '2',
-            'gpgpu:topology': 'same_numa'}))
+        flavor = self.flavor('gpu2', **{
+            'resources:CUSTOM_GPU_H100': '2', 'gpgpu:topology': 'same_numa'})
+        server = self.boot(flavor)
         self.assertEqual(2, len(self.devices('--used-by', server)))
         print(f'server {server} is ACTIVE and holds 2 devices')
+
+        later = [self._boot_after(signal.SIGHUP, flavor),
+                 self._boot_after(signal.SIGTERM, flavor)]
+        print('servers requested while gpgpu-conductor was reloaded and '
+              'restarted are ACTIVE')
 
         self._start_twin('gpu1')
         print('a second nova-compute with its files does not start')
 
-        self.nova.delete(f'/servers/{server}')
+        for deleted in server, *later:
+            self.nova.delete(f'/servers/{deleted}')
         self.wait_for(lambda: len(self.devices(
             '--state', 'available', '--host', 'gpu1')) == 8, 'cleaned')
         print('deleted: 8 devices are available')
+
+    def _boot_after(self, number: int, flavor: str) -> str:
+        """Boot a server just after a signal to gpgpu-conductor.
+
+        The conductor is started again if the signal ends it.
+        """
+        self.conductor.send_signal(number)
+        time.sleep(0.3)
+        server = self.create(flavor)
+        if number == signal.SIGTERM:
+            self.assertEqual(0, self.conductor.wait(600))
+            self.start_conductor()
+        self.wait_status(server, 'ACTIVE')
+        return server
 
     def _start_twin(self, host: str) -> None:
         """Start nova-compute again with the files of one that runs."""
