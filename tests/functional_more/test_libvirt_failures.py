@@ -64,8 +64,10 @@ class LibvirtTest(test_libvirt.LibvirtCase):
         self.reboot_host(bus_step=2)
         self.api.post_server_action(self.server['id'], {'unrescue': None})
         server = self.wait_status(self.server['id'], 'ERROR')
-        self.assertIn('Hard reboot the instance', server['fault']['message'])
-        self.assertIn(self.before[0], server['fault']['message'])
+        self.assertIn('hard reboot the instance', server['fault']['message'])
+        self.assertNotIn(self.before[0], server['fault']['message'])
+        self.assertIn(f'PCI devices {self.before[0]}',
+                      self.stdlog.logger.output)
         self.api.post_server_action(self.server['id'], {
             'reboot': {'type': 'HARD'}})
         self.wait_status(self.server['id'], 'ACTIVE')

@@ -88,6 +88,9 @@ class ForgeryTest(base.ConductorTestCase):
         self.set_up_hosts()
         self.log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.rpc.arrival'))
+        # Each refused call has a line.
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.arrival._MINUTE', 0))
         conductor = service.ConductorService(
             self.conf, self.new_transport(), self.db)
         conductor.start()
