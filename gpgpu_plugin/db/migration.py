@@ -29,7 +29,7 @@ from gpgpu_plugin.db import sync_lock
 _FOLDER = pathlib.Path(__file__).parent / 'migrations'
 _REVISION = re.compile(r'\d{4}_\w+')
 _UNRELEASED = re.compile(r'\d{4}')
-"""What versions before the first release called theirs."""
+"""Name of a revision of a version that was never released."""
 
 
 def _config(connection: sa.Connection | None = None) -> config.Config:

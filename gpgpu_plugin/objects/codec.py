@@ -145,8 +145,8 @@ def _is_suspicious(value: object, longest: int | None) -> bool:
     except UnicodeEncodeError:
         # Half of a surrogate pair.
         return True
-    # A text that is too long leaves one of these pieces without a quote,
-    # unless it has some itself.
+    # JSON quotes each text, so one that is too long fills at least one of
+    # these pieces, which has no quote then, unless the text has quotes.
     if longest is not None and len(text) > longest and (
             b'\\"' in text or any(
                 b'"' not in text[start:start + _PIECE]

@@ -169,7 +169,7 @@ class GateTest(base.BaseTestCase):
         self.gate._make = make
         self.gate.reason = 'the moon is full'
         self.assertRaises(OSError, self.gate.check)
-        # Nobody is told that it serves.
+        # Nobody reads that it serves.
         self.assertEqual('the moon is full', self.gate.reason)
         self.assertEqual(['start', 'stop', 'wait'], self.calls)
         self.gate.check()

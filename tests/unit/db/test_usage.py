@@ -353,7 +353,7 @@ class AdoptedUsageTest(UsageMixin, test_adoption.AdoptionMixin,
                          set(self.running()))
 
     def test_assignment_of_a_device_that_the_book_has_twice_was_usage(self):
-        """Which of both had the device is not known."""
+        # Which of both had the device is not known.
         granted = self.boot(1)
         [first] = granted.assignments
         second = base.dataclasses.replace(
