@@ -291,8 +291,7 @@ def _inside(owner: object, *names: str) -> list[typing.Any]:
         raise exception.HostNotReady(
             path=f'oslo.messaging {version}',
             reason=f'{exc}, without which calls would be lost when this '
-                   f'service stops; install a release with which this plugin '
-                   f'was tested, see its release notes') from None
+                   f'service stops; install another release of it') from None
 
 
 class Server(server.RPCServer):
