@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that names of all kinds have no retired word.
 
-The glossary (doc/source/glossary.rst) has the terms; the contributor's page
-"renamed" says what each retired word became. Prose is for reviewers: these
-tests check names alone. Arguments of RPC calls are identifiers of the contract
-(gpgpu_plugin/rpc/conductor_contract.py).
+The glossary (doc/source/glossary.rst) has the terms. Prose is for reviewers:
+these tests check names alone. Arguments of RPC calls are identifiers of the
+contract (gpgpu_plugin/rpc/conductor_contract.py).
 """
 
 from __future__ import annotations
