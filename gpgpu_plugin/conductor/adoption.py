@@ -20,10 +20,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import device_rows
-from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
@@ -40,10 +38,6 @@ LOG = logging.getLogger(__name__)
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
-
-SINCE_BACKUP = ('nobody knows who had the whole GPU since the backup from '
-                'which the database was restored')
-"""Text of ``whole_use`` for the GPUs of a restored database."""
 
 _LONGEST = 10 * 365 * 86400
 """Seconds of the longest usage that is adopted; a host may name any number."""
@@ -226,9 +220,8 @@ def _distrust_free(session: orm.Session, host: models.Host,
     """Have devices cleaned that the database shows as available.
 
     Somebody may have used them since the backup. A GPU of which the book has
-    a vGPU was clean when it was claimed, and is not used itself.
-
-    A GPU that got its VFs after the backup is quarantined with them.
+    a vGPU was clean when it was claimed, and is not used itself. A GPU that
+    got its VFs after the backup is dirty until these are removed (reports).
     """
     devices = device_db.of_hosts(session, [host.id])
     # A vGPU that only the backup has may have ended, and the whole GPU have
@@ -238,27 +231,12 @@ def _distrust_free(session: orm.Session, host: models.Host,
                for row in assignment_db.of_hosts(session, [host.id])
                if row.uuid in listed}
     for device in devices:
-        has_vfs = device_db.pci_function(device).has_vfs
-        if (device.parent_id is None and device.present and not has_vfs
-                and not host.restored):
-            # Reports note it of a host that is known to be restored.
-            device.whole_use = device.whole_use or SINCE_BACKUP
-        if has_vfs and device.whole_use is not None:
-            _withhold(session, host, device)
-        elif (device.state == _State.AVAILABLE
+        if (device.state == _State.AVAILABLE
                 and device.kind == device_rules.DeviceKind.PCI
+                and device.cleaned_steps is not None
                 and device.id not in parents and _may_be_used(device)):
-            recleaning.distrust(session, device)
+            device.cleaned_steps = device_db.NOTHING_PASSED
             event_db.add(session, 'distrust', host.name, device)
-
-
-def _withhold(session: orm.Session, host: models.Host,
-              gpu: models.Device) -> None:
-    """Quarantine a GPU that has VFs and may have been used as a whole."""
-    vfs = [vf for vf in withdrawal.vfs(withdrawal.children(session, gpu))
-           if vf.present]
-    if vfs:
-        withdrawal.hand_down(session, host, gpu, vfs)
 
 
 def _may_be_used(device: models.Device) -> bool:

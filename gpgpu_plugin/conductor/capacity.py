@@ -19,6 +19,9 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import unsupported
+from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.domain.vgpu import capability
 
@@ -88,7 +91,9 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 listed=row.listed)
             for row in rows.types),
         devices=tuple(
-            _offered(row, ids, rows.variant.cleaning_policy)
+            _offered(row, ids, rows.variant, offers_whole=any(
+                known.vgpu_type == naming.PASSTHROUGH and known.enabled
+                for known in rows.types))
             for row in rows.devices),
         foreign_vgpus=tuple(device(row, ids) for row in rows.foreign_vgpus),
         assignments=tuple(
@@ -100,19 +105,49 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
 
 
 def _offered(row: device_db.DeviceRow, stable_ids: Mapping[int, str],
-             policy: str) -> group_rules.Device:
+             variant: variant_rules.Variant, *,
+             offers_whole: bool) -> group_rules.Device:
     """Return the value of a device that a group offers.
 
-    One that has not passed what its variant's policy requires now counts as
-    dirty until it is (conductor.recleaning).
+    One that must be cleaned counts as dirty until it is
+    (conductor.recleaning).
+
+    :param offers_whole: whether the group offers whole GPUs
     """
     value = device(row, stable_ids)
     if (value.state is device_rules.DeviceState.AVAILABLE
-            and not is_proven(row, policy) and value.function is not None
-            and gpu_rules.is_given(value.function)):
+            and must_be_cleaned(row, variant, offers_whole=offers_whole)):
         return dataclasses.replace(
             value, state=device_rules.DeviceState.DIRTY)
     return value
+
+
+def must_be_cleaned(row: device_db.AnyDevice, variant: variant_rules.Variant,
+                    *, offers_whole: bool) -> bool:
+    """Return whether an available device must be cleaned before it is offered.
+
+    A GPU that nobody can get as a whole need not be cleaned for being new, or
+    for a policy that became stricter: guests get its vGPUs, whose memory its
+    driver manages. If the whole GPU was used, or may have been, they wait for
+    its cleaning. A GPU that has mdevs was clean when they were made.
+
+    :param row: of a device in a group
+    :param variant: of the group
+    :param offers_whole: whether the group offers whole GPUs
+    """
+    if row.kind == device_rules.DeviceKind.MDEV:
+        return False
+    function = device_db.pci_function(row)
+    if function.pf is None:
+        if gpu_rules.passthrough_refusal(function) is not None:
+            return False
+        if function.has_vgpus and not function.has_vfs:
+            return False
+        if (function.has_vfs or not offers_whole or (
+                not variant.unsupported_ok
+                and unsupported.reason(function) is not None)):
+            return row.cleaned_steps == device_db.NOTHING_PASSED
+    return not is_proven(row, variant.cleaning_policy)
 
 
 def required_steps(row: device_db.AnyDevice, policy: str) -> tuple[str, ...]:
@@ -128,7 +163,10 @@ def required_steps(row: device_db.AnyDevice, policy: str) -> tuple[str, ...]:
 
 def is_proven(row: device_db.AnyDevice, policy: str) -> bool:
     """Return whether a device has passed all that is required of it now."""
-    return row.cleaned_steps is None or cleaning.is_proven(
+    if row.kind == device_rules.DeviceKind.MDEV and row.cleaned_steps is None:
+        # There is nothing yet that anybody could have used.
+        return True
+    return cleaning.is_proven(
         row.cleaned_steps, required_steps(row, policy))
 
 

@@ -22,7 +22,6 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
@@ -71,8 +70,6 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         activated = assignment_db.activated(session, ids) if ids else set()
         policies = {group_id: group_db.policy(session, group_id)
                     for group_id in {device.group_id for device in devices}}
-        known = {device.id for device in devices if device.id in activated
-                 or _has_baseline(device)}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
@@ -80,8 +77,8 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                 request=device.clean_token or '',
                 variant=policies[device.group_id][0],
                 assignment_uuid=last.get(device.id),
-                had_guest=device.id in known,
-                replaces=(device.id not in known
+                had_guest=device.id in activated,
+                replaces=(device.id not in activated
                           and _took_a_place(session, device)),
                 vgpu_type=device.vgpu_type,
                 steps=capacity.required_steps(
@@ -103,19 +100,10 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         return tuple(
             gpu.stable_id
             for gpu in device_db.by_stable_id(session, host.id, gpus)
-            if gpu.state != _State.AVAILABLE
-            or device_db.pci_function(gpu).owner is not None
-            or card_db.waits(session, gpu.uuid) is not None)
-
-
-def _has_baseline(device: models.Device) -> bool:
-    """Return whether a cleaning has compared the device with its baseline.
-
-    Of a device without one, which no guest had, a cleaning that passes the
-    step records it. One that failed before that has recorded nothing.
-    """
-    return device.cleaned_steps is not None and rules.is_proven(
-        device.cleaned_steps, (rules.SETTINGS,))
+            if not (gpu.state == _State.AVAILABLE or (
+                # Nobody had it, and nobody gets it as a whole then.
+                gpu.state == _State.DIRTY and gpu.cleaned_steps is None))
+            or device_db.pci_function(gpu).owner is not None)
 
 
 def _took_a_place(session: orm.Session, device: models.Device) -> bool:
@@ -234,12 +222,9 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
             reason=None if verdict is ledger_rules.Verdict.PASSED
             else rules.shortened(detail)))
         host_db.changed(host)
-        has_failed = verdict is ledger_rules.Verdict.FAILED
-        are_withheld = has_failed and withdrawal.withhold_vfs(
-            session, host, now)
         is_stored = driver_capacity.store(session, host, driver_capacities)
         return ended, _offered(session, host, loaded, now,
-                               are_others_changed=are_withheld or is_stored)
+                               are_others_changed=is_stored)
     ended, offered = db.write(work)
     observer(ended)
     return offered
@@ -308,15 +293,12 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
     failure = rules.failure(results, required, memory_mib)
     if device.swapped is not None:
         failure = '; '.join(filter(None, (device.swapped, failure)))
-    passed = rules.passed_steps(results)
-    now = dataclasses.replace(
-        device, clean_attempt=None, cleaned_steps=rules.SEPARATOR.join(
-            step for step in required if step in passed))
+    now = dataclasses.replace(device, clean_attempt=None)
     if failure is None:
         return (dataclasses.replace(
             device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
-            reason=None, whole_use=None), 'clean_passed',
-            '; '.join(map(str, results)))
+            reason=None, cleaned_steps=rules.SEPARATOR.join(required)),
+            'clean_passed', '; '.join(map(str, results)))
     if device.swapped is None and rules.is_harmless(
             results, steps, memory_mib):
         now = device_db.after(now, _Event.CLEAN_INTERRUPTED)

@@ -17,7 +17,6 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import vfio
 from gpgpu_plugin.conductor import ledger
-from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
@@ -65,7 +64,6 @@ def check(session: orm.Session, host: models.Host, row: models.Device,
         return
     if row.before_swap is None:
         row.before_swap = device_db.dump(known)
-    row.swapped_at = clock.utc(session)
     suspect(session, host, row, reason)
     for child in children:
         # Without an mdev, its row stands for nothing on the card.

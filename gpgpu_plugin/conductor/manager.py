@@ -72,8 +72,7 @@ class ConductorManager(operator_calls.OperatorCalls,
                report: report_obj.HostReport,
                ) -> inventory_obj.HostInventory:
         return reports.report(
-            self._by_host(ctxt, origin.host), report, origin,
-            silent_after=self._silent_after)
+            self._by_host(ctxt, origin.host), report, origin)
 
     def host_inventory(self, ctxt: _Context, *, host: str,
                        ) -> inventory_obj.HostInventory:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Available devices that must be cleaned before a guest gets them.
 
-That is decided here alone. A device becomes dirty if nobody knows who had it,
-or if it had a tenant and has not passed each step that the policy of its
-variant requires now. Until then it is not claimed either, see ``capacity``. A
-device that never had a tenant stays available. One that waits since it cannot
-pass the policy is cleaned when its variant was changed.
+A device is offered only if this host has cleaned it since the device was first
+seen here, since its identity changed, since somebody used it, since a restore
+of the database, and since another host showed the number of its card. What is
+known of that is ``cleaned_steps``: the steps of its last cleaning, ''
+(``NOTHING_PASSED``) if something happened since, and NULL for a new device.
 
-Nothing that nobody can get is dirty: nobody would clean it, so it would wait
-for ever, and the host may use it.
+Whether a device must be cleaned is decided by ``capacity.must_be_cleaned``
+alone. Nothing that nobody can get is dirty: nobody would clean it, so it would
+wait for ever, and the host may use it.
 """
 
 from __future__ import annotations
@@ -23,51 +24,75 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import gpu as gpu_rules
+from gpgpu_plugin.domain import pci
+
+_Event = device_rules.DeviceEvent
+_State = device_rules.DeviceState
 
 
-def distrust(session: orm.Session, device: models.Device) -> bool:
-    """Have an available device cleaned before the next guest gets it.
+def first_verdict(function: pci.PCIFunction) -> str | None:
+    """Return the steps that a function has passed when it is first seen.
 
-    One that nobody can get stays available, as one that has passed nothing
-    yet. It becomes dirty when somebody can get it (``clean_again``).
-
-    :returns: whether it is dirty now
+    :returns: None: it is new, and has passed none
     """
-    if device.state != device_rules.DeviceState.AVAILABLE:
-        return False
-    if not _is_given(device):
-        device.cleaned_steps = device_db.NOTHING_PASSED
-        return False
-    device_db.transition(session, device, device_rules.DeviceEvent.DISTRUST)
-    device.clean_token = str(uuid.uuid4())
-    return True
+    # Whatever it was before, no cleaning of this host has proven anything.
+    del function
+    return None
 
 
-def _is_given(device: models.Device) -> bool:
-    """Return whether a guest can get the device itself."""
-    return device.group is not None and gpu_rules.is_given(
-        device_db.pci_function(device))
+def distrust(session: orm.Session, host: models.Host, device: models.Device,
+             detail: str) -> None:
+    """Withdraw the verdict of a device; of a GPU, also those of its VFs.
+
+    The device becomes dirty as soon as somebody can get it
+    (``clean_again``), and after its assignment if it has one.
+
+    :param detail: why, for the event
+    """
+    for part in device_db.with_vfs(session, device):
+        part.cleaned_steps = device_db.NOTHING_PASSED
+    event_db.add(session, 'distrust', host.name, device, detail=detail)
+    host_db.changed(host)
 
 
 def clean_again(session: orm.Session,
                 hosts: Mapping[int, models.Host]) -> None:
-    """Make available devices dirty of which more is required now.
+    """Make the devices dirty that must be cleaned now.
+
+    A new GPU that is dirty and that nobody can get as a whole any more, as it
+    got VFs, is available again: guests get these.
 
     :param hosts: (locked) hosts by id
     """
-    for device, policy in device_db.had_tenants(session, list(hosts)):
-        was_doubted = device_db.is_doubted(device)
-        if capacity.is_proven(device, policy) or not distrust(session, device):
-            continue
+    session.flush()
+    for device, variant, offers_whole in device_db.clean_or_new(
+            session, list(hosts)):
+        must = variant is not None and capacity.must_be_cleaned(
+            device, variant_db.to_domain(variant), offers_whole=offers_whole)
         host = hosts[device.host_id]
-        host_db.changed(host)
-        if not was_doubted:
-            # Otherwise the event is that of the doubt.
-            event_db.add(session, 'distrust', host.name, device, detail=(
-                f'its last cleaning passed {device.cleaned_steps}, and the '
-                f'cleaning policy {policy} requires more'))
+        if must and device.state == _State.AVAILABLE:
+            _make_dirty(session, host, device)
+        elif not must and device.state == _State.DIRTY:
+            device_db.transition(session, device, _Event.ACCEPT)
+            device.clean_token = device.clean_attempt = device.reason = None
+            host_db.changed(host)
+
+
+def _make_dirty(session: orm.Session, host: models.Host,
+                device: models.Device) -> None:
+    passed = device.cleaned_steps
+    device_db.transition(session, device, _Event.DISTRUST)
+    device.clean_token = str(uuid.uuid4())
+    device.reason = None
+    host_db.changed(host)
+    # Otherwise the event is that of the doubt.
+    if passed != device_db.NOTHING_PASSED:
+        event_db.add(session, 'distrust', host.name, device, detail=(
+            'this host has not cleaned it yet' if passed is None else
+            f'its last cleaning passed {passed}, and the cleaning policy of '
+            f'its variant requires more'))
 
 
 def try_again(session: orm.Session, hosts: Mapping[int, models.Host],

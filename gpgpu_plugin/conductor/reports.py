@@ -20,12 +20,12 @@ from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import device_health
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import report_check
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import sightings
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
@@ -48,8 +48,7 @@ from gpgpu_plugin.objects import session as session_obj
 
 
 def report(db: api.Database, scan: objects.HostReport,
-           origin: session_obj.Origin | None = None, *,
-           silent_after: float = moved_cards.SILENT_AFTER,
+           origin: session_obj.Origin | None = None,
            ) -> inventory_obj.HostInventory:
     """Store a scan (Conductor.report).
 
@@ -58,7 +57,6 @@ def report(db: api.Database, scan: objects.HostReport,
     the change to hosts may not have seen them (``variant_changes``). If the
     conductor crashes before that, the host has no answer and reports again.
 
-    :param silent_after: see conductor.moved_cards
     :raises Invalid: no host can have what the scan says
     """
     scan = report_check.checked(scan)
@@ -66,8 +64,7 @@ def report(db: api.Database, scan: objects.HostReport,
     if answer is not None:
         return answer
     number, stored = db.write(
-        functools.partial(_report, scan=scan, origin=origin,
-                          silent_after=silent_after))
+        functools.partial(_report, scan=scan, origin=origin))
     if number is not None and _have_variants_changed(db, number):
         return db.write(functools.partial(_match_again, name=scan.host))
     return stored
@@ -75,7 +72,6 @@ def report(db: api.Database, scan: objects.HostReport,
 
 def _report(session: orm.Session, scan: objects.HostReport,
             origin: session_obj.Origin | None,
-            silent_after: float = moved_cards.SILENT_AFTER,
             ) -> tuple[int | None, inventory_obj.HostInventory]:
     """Store a scan.
 
@@ -97,7 +93,7 @@ def _report(session: orm.Session, scan: objects.HostReport,
         host_db.changed(host)
     rebooted = not host.report_number and host.report_digest is None
     host.report_number = scan.number
-    _store(session, host, scan, silent_after, rebooted=rebooted)
+    _store(session, host, scan, rebooted=rebooted)
     adoption.adopt(session, host, scan.assignments)
     stored = _match(session, host, before)
     if host.generation != before:
@@ -151,8 +147,7 @@ def _host(session: orm.Session, scan: objects.HostReport,
 
 
 def _store(session: orm.Session, host: models.Host,
-           scan: objects.HostReport, silent_after: float, *,
-           rebooted: bool) -> None:
+           scan: objects.HostReport, *, rebooted: bool) -> None:
     devices = device_db.of_hosts(session, [host.id])
     exchanged = retirement.leave(session, devices, scan.functions)
     rows = {device.stable_id: device for device in devices
@@ -178,10 +173,9 @@ def _store(session: orm.Session, host: models.Host,
             row = _insert(session, host, scan, function, known)
             new.add(function.id)
         else:
-            was = device_health.Before.of(row, function)
             _update(session, host, row, scan, function, known)
             device_health.store(
-                session, host, row, scan.health.get(function.id), was)
+                session, host, row, scan.health.get(function.id))
         seen[function.id] = row
     session.flush()
     _relate(session, host, scan, seen, new, known)
@@ -192,8 +186,8 @@ def _store(session: orm.Session, host: models.Host,
              if function.pf == stable_id])
     _lose(session, host, rows.values())
     _move_mdev_rows(devices, seen.values())
-    moved_cards.check(session, host, seen.values(), returned, new,
-                      silent_after, rebooted=rebooted)
+    sightings.check(session, host, seen.values(), new, returned,
+                    rebooted=rebooted)
 
 
 def _relate(session: orm.Session, host: models.Host,
@@ -211,12 +205,6 @@ def _relate(session: orm.Session, host: models.Host,
             if function.id in new:
                 withdrawal.inherit(session, host, gpu, seen[function.id],
                                    known.children.get(gpu.id, ()))
-    for gpu in seen.values():
-        if gpu.state in device_rules.UNCLEAN_STATES or (
-                gpu.whole_use is not None and not host.restored):
-            withdrawal.hand_down(session, host, gpu, [
-                seen[function.id] for function in scan.functions
-                if function.pf == gpu.stable_id])
 
 
 def _lose(session: orm.Session, host: models.Host,
@@ -276,11 +264,11 @@ def _insert(session: orm.Session, host: models.Host,
             device_rules.DeviceState.AVAILABLE),
         enabled=True, present=True, generation=0,
         kind=str(device_rules.DeviceKind.PCI),
+        cleaned_steps=recleaning.first_verdict(function),
         vgpu_type=_foreign_type(function, vgpus))
     device_db.set_observed(row, function, vgpus, driver_capacity.merge(
         None, scan.driver_capacities.get(function.id), known.places,
         known.used))
-    _note_whole_use(host, row, function, had_vfs=function.has_vfs)
     session.add(row)
     event_db.add(session, 'appeared', host.name, row)
     device_health.store(session, host, row, scan.health.get(function.id))
@@ -298,7 +286,10 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     driver = driver_capacity.merge(
         device_db.driver_capacity(row),
         scan.driver_capacities.get(function.id), known.places, known.used)
-    _note_whole_use(host, row, function, had_vfs=before.has_vfs)
+    if function.pf is None and not before.has_vfs and (
+            host.restored if function.has_vfs else function.owner):
+        # Others use the whole GPU, or may have done so since the backup.
+        row.cleaned_steps = device_db.NOTHING_PASSED
     if not device_db.set_observed(
             row, function, vgpus, driver) and row.present:
         return
@@ -331,20 +322,6 @@ def _vgpu_capability(
         if observed and in_use and function.pf is not None else known.places)
 
 
-def _note_whole_use(host: models.Host, row: models.Device,
-                    function: pci.PCIFunction, *, had_vfs: bool) -> None:
-    """Note that others may use a whole GPU, or have done so since a backup.
-
-    :param had_vfs: it had VFs before this scan
-    """
-    if function.pf is not None:
-        return
-    if function.owner and not function.has_vfs:
-        row.whole_use = f'the GPU was managed by {function.owner}'
-    elif host.restored and not had_vfs:
-        row.whole_use = row.whole_use or adoption.SINCE_BACKUP
-
-
 def _foreign_type(function: pci.PCIFunction,
                   vgpus: capability.VGPUCapability | None) -> str | None:
     """Return the type id that a VF has and that the plugin did not set.
@@ -364,8 +341,6 @@ def _check_owner(session: orm.Session, host: models.Host,
     A guest of that service may have used it. A GPU that had VFs was not used
     itself.
     """
-    if (before.owner and not now.owner and not before.has_vfs
-            and row.state == device_rules.DeviceState.AVAILABLE):
-        recleaning.distrust(session, row)
-        event_db.add(session, 'distrust', host.name, row,
-                     detail=f'no longer managed by {before.owner}')
+    if before.owner and not now.owner and not before.has_vfs:
+        recleaning.distrust(session, host, row,
+                            f'no longer managed by {before.owner}')

@@ -21,10 +21,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
@@ -33,6 +31,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
@@ -206,7 +205,7 @@ def _split(card: _Card) -> str:
         leave_place(device)
     assert before is not None
     gpu.pci_function, gpu.identity = before, None
-    gpu.before_swap = gpu.swapped_at = None
+    gpu.before_swap = None
     gpu.vendor_id, gpu.product_id = device_db.ids(
         device_db.pci_function(gpu))
     # Their places must be free before the copies get them.
@@ -217,7 +216,10 @@ def _split(card: _Card) -> str:
         if device.parent_id is not None:
             copies[device.id].parent_id = copies[gpu.id].id
     gpu.awaits_replacement = True
-    card_places.accept(session, copies[gpu.id])
+    sighting_db.move(
+        session, gpu.uuid,
+        sighting_db.numbers(device_db.identity(copies[gpu.id])),
+        copies[gpu.id].uuid)
     occupy(session, card.host, gpu, copies[gpu.id],
            [copies[device.id] for device in found if device is not gpu])
     return copies[gpu.id].uuid
@@ -231,7 +233,7 @@ def _copy(device: models.Device) -> models.Device:
             name: getattr(device, name) for name in (
                 'host_id', 'kind', 'stable_id', 'address', 'present',
                 'pci_function', 'identity', 'vendor_id', 'product_id',
-                'vgpu_capability', 'driver_capacity', 'whole_use')})
+                'vgpu_capability', 'driver_capacity')})
 
 
 def leave_place(device: models.Device) -> None:
@@ -289,13 +291,6 @@ def occupy(session: orm.Session, host: models.Host, before: models.Device,
                 f'{before.uuid}; "gpgpu-manage device replace" accepts it'))
         return
     before.awaits_replacement = False
-    last = card_places.last_whole(session, gpu) if vfs else None
-    if last is not None:
-        withdrawal.withhold(session, host, [gpu, *vfs], card_places.withheld(
-            host, gpu, last))
-        parts = []
-    for part in parts:
-        recleaning.distrust(session, part)
     _record(session, host, before, [gpu])
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import socket
 import typing
@@ -14,14 +13,12 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.conductor import caller_keys
-from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import choices
 from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import fitness
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import monitoring
-from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import no_candidate
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import periodic
@@ -101,11 +98,6 @@ class ConductorService:
         self.choices = choices.Choices()
         self._mix = periodic.Periodic(
             'gpgpu-requests', request_mix.INTERVAL, self._requests.run_once)
-        self._moved = periodic.Periodic(
-            'gpgpu-moved-cards', moved_cards.INTERVAL, functools.partial(
-                moved_cards.decide, self.database,
-                conf.gpgpu.session_timeout, lambda host: casts.notify(
-                    compute.refresh, gpgpu_context.admin(), host)))
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,
@@ -197,7 +189,6 @@ class ConductorService:
             self._isolation.start()
         self._counts.start()
         self._mix.start()
-        self._moved.start()
         if self._notifier is not None:
             self._notifier.start()
         self._no_candidate.start()
@@ -214,7 +205,6 @@ class ConductorService:
         that the caller passed stays open.
         """
         self._leases.stop()
-        self._moved.stop()
         self._variants.stop()
         if self._isolation is not None:
             self._isolation.stop()

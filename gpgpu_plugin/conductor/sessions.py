@@ -204,7 +204,7 @@ def _accept(session: orm.Session, host: models.Host,
         :_LONGEST_VERSION]
     if not machine.is_same_boot(_machine(host), request.identity):
         # While it was off, its cards may have been elsewhere: the same
-        # report is news (conductor.moved_cards).
+        # report is news (conductor.sightings).
         host.report_digest = None
     host.machine = json.dumps(codec.to_primitive(request.identity))
     host_db.hear(host)

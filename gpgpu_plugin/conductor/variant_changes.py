@@ -330,6 +330,8 @@ def enable(session: orm.Session, hosts: Sequence[models.Host],
                 row.listed = row.listed or enabled
                 host_db.changed(by_id[group.host_id])
                 changed.append(by_id[group.host_id])
+    # Whether guests can get whole GPUs decides which must be clean.
+    recleaning.clean_again(session, {host.id: host for host in changed})
     inventory.refresh_all(session, [host.id for host in changed])
     return [host.name for host in changed]
 

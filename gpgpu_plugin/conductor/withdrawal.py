@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import card_places
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -112,9 +110,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         vgpus = children(session, device)
         parts = parts_of(device, vgpus)
         check_unassigned(session, host, [device, *vgpus], 'cleaned')
-        check_whole(session, host, device, 'cleaned')
-        waits = card_db.waits(session, gpu_of(session, device).uuid)
-        _check_cleanable(host, device, parts, vgpus, waits=waits is not None)
+        _check_cleanable(host, device, parts, vgpus)
         changed = [
             part for part in dict.fromkeys((device, *_all_parts(
                 device, vgpus)))
@@ -127,11 +123,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
             elif part.state == _State.DIRTY:
                 device_db.try_again(part)
             else:
-                recleaning.distrust(session, part)
-        if waits is not None:
-            # The operator knows what the card is.
-            waits.waits_for = None
-            changed = changed or [device]
+                part.cleaned_steps = device_db.NOTHING_PASSED
         record(session, host, 'clean', changed)
     db.write(work)
 
@@ -140,15 +132,14 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
            actor: str) -> None:
     """Have the host clean a device that is quarantined or retired.
 
-    A GPU that has VFs is never reset: guests get these, which are cleaned. An
-    unmanaged one that its host cannot reset would only be quarantined again:
-    it is cleaned when somebody can get it.
+    A GPU that has VFs is never reset: guests get these, which are cleaned, at
+    once or, if the whole GPU was used, after the VFs were removed and the GPU
+    was cleaned. An unmanaged one that its host cannot reset would only be
+    quarantined again: it is cleaned when somebody can get it.
 
     :param actor: who accepts it, for the ledger
     :raises InvalidTransition: it is neither
-    :raises Conflict: it has VFs, was used as a whole, and not cleaned since
     """
-    check_whole(session, host, device, 'released')
     function = device_db.pci_function(device)
     unmanaged = (gpu_rules.passthrough_refusal(function)
                  if device.group_id is None else None)
@@ -156,57 +147,22 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
         device_db.transition(session, device, _Event.ACCEPT)
         device.clean_token = None
         if not function.has_vfs:
-            recleaning.distrust(session, device)
+            device.cleaned_steps = device_db.NOTHING_PASSED
     else:
         device_db.transition(session, device, _Event.OPERATOR_RELEASE)
         device.clean_token = str(uuid_mod.uuid4())
     ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
                reason=device.reason, actor=actor)
     if device.before_swap is not None:
-        card_places.accept(session, device)
-        device.before_swap = device.swapped_at = None
+        device.before_swap = None
     device.reason, device.swapped = unmanaged, None
 
 
-def hand_down(session: orm.Session, host: models.Host, gpu: models.Device,
-              parts: Sequence[models.Device]) -> None:
-    """Have the VFs of a dirty GPU cleaned in its place, if it has some now.
-
-    Its host never resets it as long as it has them. If a guest had the whole
-    GPU, or nobody knows who had it, that does not suffice: it is quarantined
-    with its VFs.
-
-    :param parts: VFs that are there
-    """
-    if not parts or gpu.state not in (
-            _State.AVAILABLE, _State.DIRTY, _State.QUARANTINED):
-        return
-    last = card_places.last_whole(session, gpu)
-    if last is not None:
-        reason = card_places.withheld(host, gpu, last)
-        if gpu.state != _State.QUARANTINED:
-            event_db.add(session, 'quarantine', host.name, gpu, detail=reason)
-            host_db.changed(host)
-        withhold(session, host, [gpu, *parts], reason)
-    elif gpu.state == _State.DIRTY:
-        # Also those that are away: its driver may make one after the other.
-        for vf in vfs(children(session, gpu)):
-            recleaning.distrust(session, vf)
-        device_db.transition(session, gpu, _Event.ACCEPT)
-        gpu.clean_token = None
-
-
-def distrust_parts(session: orm.Session, gpu: models.Device,
-                   vgpus: Sequence[models.Device]) -> None:
-    """Have a GPU cleaned, or the VFs that guests get of it.
-
-    Of these, also those that are away: its driver may make them later.
-
-    :param vgpus: its VFs and mdev rows
-    """
-    parts = parts_of(gpu, vgpus)
-    for part in parts if parts == [gpu] else vfs(vgpus):
-        recleaning.distrust(session, part)
+def waits_for_vfs(host_name: str, gpu: models.Device) -> str:
+    """Return why a GPU with VFs is dirty, and what to do about that."""
+    return (f'the whole GPU was used, or may have been, and a GPU that has '
+            f'VFs cannot be cleaned as a whole: remove the VFs of '
+            f'{gpu.address} on host {host_name}')
 
 
 def withhold(session: orm.Session, host: models.Host,
@@ -224,35 +180,15 @@ def withhold(session: orm.Session, host: models.Host,
             device.clean_token = device.clean_attempt = None
 
 
-def withhold_vfs(session: orm.Session, host: models.Host,
-                 gpu: device_db.DeviceRow) -> bool:
-    """Quarantine the VFs that a GPU got while it was cleaned, if it failed.
-
-    :returns: whether it has some
-    """
-    parts = vfs(children(session, gpu))
-    withhold(session, host, parts, gpu.reason or '')
-    return bool(parts)
-
-
-def check_whole(session: orm.Session, host: models.Host,
-                device: models.Device, asked: str) -> None:
-    """Refuse a GPU with VFs, or one of them, if the GPU is not clean.
-
-    :param asked: see domain.device.refusal
-    :raises Conflict: the whole GPU was used and not cleaned since
-    """
-    gpu = gpu_of(session, device)
-    if not device_db.pci_function(gpu).has_vfs or not (
-            gpu.state != _State.AVAILABLE
-            or card_db.waits(session, gpu.uuid) is not None):
-        return
-    last = card_places.last_whole(session, gpu)
-    if last is not None:
-        raise refused(host, device, (
-            f'it cannot be {asked}: {last}, and no cleaning of the whole GPU '
-            f'has passed since. Remove the VFs of {gpu.address} on host '
-            f'{host.name} first'))
+def retire(session: orm.Session, devices: Iterable[models.Device],
+           reason: str) -> None:
+    """Retire devices that nobody is assigned."""
+    for device in devices:
+        if device.state not in (*device_rules.ASSIGNED_STATES,
+                                _State.RETIRED):
+            device_db.transition(session, device, _Event.RETIRE)
+            device.reason = reason
+            device.clean_token = device.clean_attempt = None
 
 
 def release(session: orm.Session, host: models.Host, device: models.Device,
@@ -357,14 +293,6 @@ def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
         ledger.add(session, host, vf, ledger_rules.Verdict.QUARANTINED,
                    reason=reason)
         device_db.transition(session, vf, _Event.QUARANTINE)
-    elif (_is_unclean(gpu) or any(map(_is_unclean, vfs(known)))
-            or card_db.waits(session, gpu.uuid) is not None):
-        recleaning.distrust(session, vf)
-
-
-def _is_unclean(device: models.Device) -> bool:
-    return (device.state in (_State.DIRTY, _State.CLEANING)
-            or device_db.is_doubted(device))
 
 
 def _quarantined(gpu: models.Device,
@@ -397,10 +325,9 @@ def check_unassigned(session: orm.Session, host: models.Host,
 
 def _check_cleanable(host: models.Host, device: models.Device,
                      parts: Sequence[models.Device],
-                     vgpus: Sequence[models.Device], *, waits: bool) -> None:
+                     vgpus: Sequence[models.Device]) -> None:
     """Refuse what cannot or must not be cleaned.
 
-    :param waits: the operator ends the wait for another host by it
     :raises Conflict: says why
     """
     reason = None
@@ -411,9 +338,11 @@ def _check_cleanable(host: models.Host, device: models.Device,
         reason = (f'{device.swapped}; "gpgpu-manage device replace" accepts '
                   f'the new device, "gpgpu-manage device release" says that '
                   f'it is the same')
-    elif (parts[0].group_id is None and not waits
+    elif (parts[0].group_id is None
           and parts[0].state == _State.AVAILABLE):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
+    elif device_db.waits_for_vfs(device):
+        reason = waits_for_vfs(host.name, device)
     elif parts == [device]:
         used = [vgpu for vgpu in vgpus
                 if vgpu.present and vgpu.state != _State.AVAILABLE]
@@ -441,4 +370,5 @@ def record(session: orm.Session, host: models.Host, kind: event_rules.Kind,
         session, kind, host.name,
         [(device_db.row_of(device), None) for device in devices], detail)
     host_db.changed(host)
+    recleaning.clean_again(session, {host.id: host})
     inventory.refresh(session, host)

@@ -23,19 +23,22 @@ from gpgpu_plugin import exception
 _Column = sa.Column[typing.Any]
 
 
-def create_table(name: str, *items: sa.schema.SchemaItem) -> None:
+def create_table(name: str, *items: sa.schema.SchemaItem,
+                 sqlite_autoincrement: bool = False) -> None:
     """Create a table with columns and constraints, but without indexes.
 
     MariaDB and MySQL compare its texts exactly, as the other databases do: by
     default they ignore case, and most collations blanks at the end.
 
+    :param sqlite_autoincrement: whether SQLite, too, uses no id again
     :raises Conflict: the table exists with another shape
     """
     dialect = op.get_context().dialect
     collation = ('utf8mb4_nopad_bin' if getattr(dialect, 'is_mariadb', False)
                  else 'utf8mb4_0900_bin')
     step = ops.CreateTableOp(
-        name, items, mysql_collate=collation, mariadb_collate=collation)
+        name, items, mysql_collate=collation, mariadb_collate=collation,
+        sqlite_autoincrement=sqlite_autoincrement)
     if not sa.inspect(op.get_bind()).has_table(name):
         op.invoke(step)
         return

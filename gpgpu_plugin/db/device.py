@@ -21,6 +21,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity as driver_capacity_mod
@@ -60,7 +61,6 @@ class DeviceRow:
     present: bool
     reason: str | None
     swapped: str | None
-    whole_use: str | None
     withdrawn: str | None
     withdrawn_by: str | None
     clean_token: str | None
@@ -79,7 +79,7 @@ COLUMNS = tuple(TABLE.c[field.name]
 """Columns of a DeviceRow, in its order."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'whole_use', 'withdrawn', 'withdrawn_by', 'clean_token',
+            'withdrawn', 'withdrawn_by', 'clean_token',
             'clean_attempt', 'cleaned_steps')
 """Columns that claims, cleanings and operators change."""
 
@@ -199,17 +199,28 @@ def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
 
     A device without a token waits until it is in a group, and a GPU until its
     mdevs are removed: its host resets no GPU that has one. A VF waits for the
-    cleaning of its GPU. A card that may have been moved from a host that is
-    alive waits until this is known. One whose last attempt is what was asked
-    for waits for another cleaning policy, see ``try_again``.
+    cleaning of its GPU, and a GPU until its VFs are removed. One whose last
+    attempt is what was asked for waits for another cleaning policy, see
+    ``try_again``.
     """
-    return list(session.scalars(_to_clean(), {'of_host': host_id}))
+    return [device for device in session.scalars(
+                _to_clean(), {'of_host': host_id})
+            if not waits_for_vfs(device)]
+
+
+def waits_for_vfs(device: models.Device) -> bool:
+    """Return whether a dirty GPU waits until its VFs are removed.
+
+    Its host resets no GPU that has VFs.
+    """
+    return (device.state == device_rules.DeviceState.DIRTY
+            and device.parent_id is None and pci_function(device).has_vfs)
 
 
 # SQLAlchemy takes longer to make such a statement than to run it.
 @functools.cache
 def _to_clean() -> sa.Select[models.Device]:
-    gpu, mdev = orm.aliased(models.Device), orm.aliased(models.Device)
+    mdev = orm.aliased(models.Device)
     parent = orm.aliased(models.Device)
     return (
         sa.select(models.Device)
@@ -234,23 +245,12 @@ def _to_clean() -> sa.Select[models.Device]:
                    parent.id == models.Device.parent_id,
                    parent.state.in_([
                        device_rules.DeviceState.DIRTY,
-                       device_rules.DeviceState.CLEANING])),
-               ~sa.exists().where(
-                   gpu.id == sa.func.coalesce(
-                       models.Device.parent_id, models.Device.id),
-                   models.Card.device_uuid == gpu.uuid,
-                   models.Card.waits_for.is_not(None)))
+                       device_rules.DeviceState.CLEANING])))
         .order_by(models.Device.stable_id))
 
 
 NOTHING_PASSED = ''
-"""The steps that a device has passed of which nothing is known."""
-
-
-def is_doubted(row: AnyDevice) -> bool:
-    """Return whether a device is cleaned when somebody can get it."""
-    return (row.state == device_rules.DeviceState.AVAILABLE
-            and row.cleaned_steps == NOTHING_PASSED)
+"""``cleaned_steps`` of a device whose last verdict does not count any more."""
 
 
 def try_again(device: models.Device) -> None:
@@ -261,34 +261,60 @@ def try_again(device: models.Device) -> None:
     device.clean_attempt = device.reason = None
 
 
-def had_tenants(session: orm.Session, host_ids: Sequence[int],
-                ) -> list[tuple[models.Device, str]]:
-    """Return the available functions that were cleaned after a tenant.
+def clean_or_new(session: orm.Session, host_ids: Sequence[int],
+                 ) -> list[tuple[models.Device, models.Variant | None, bool]]:
+    """Return available functions, and dirty ones that are new on their host.
 
-    One whose vGPUs are not all available is left out.
+    One whose mdevs are not all available is left out, unless the whole GPU
+    may have been used.
 
-    :returns: each with the cleaning policy of its variant
+    :returns: each with its variant (None: it is unmanaged), and whether its
+        group offers whole GPUs
     """
-    return list(session.execute(
-        _had_tenants(), {'of_hosts': list(host_ids)}).tuples())
+    return [(device, variant, bool(is_enabled))
+            for device, variant, is_enabled in session.execute(
+                _clean_or_new(), {'of_hosts': list(host_ids)}).tuples()]
 
 
 @functools.cache
-def _had_tenants() -> sa.Select[models.Device, str]:
+def _clean_or_new() -> sa.Select[models.Device, models.Variant, bool]:
     child = orm.aliased(models.Device)
     return (
-        sa.select(models.Device, models.Variant.cleaning_policy)
-        .join(models.Group, models.Group.id == models.Device.group_id)
-        .join(models.Variant, models.Variant.id == models.Group.variant_id)
+        sa.select(models.Device, models.Variant, models.VGPUType.enabled)
+        .outerjoin(models.Group, models.Group.id == models.Device.group_id)
+        .outerjoin(models.Variant,
+                   models.Variant.id == models.Group.variant_id)
+        .outerjoin(models.VGPUType, sa.and_(
+            models.VGPUType.gpu_group_id == models.Group.id,
+            models.VGPUType.vgpu_type == naming.PASSTHROUGH))
         .where(models.Device.host_id.in_(
                    sa.bindparam('of_hosts', expanding=True)),
                models.Device.kind == str(device_rules.DeviceKind.PCI),
-               models.Device.state == str(device_rules.DeviceState.AVAILABLE),
-               models.Device.cleaned_steps.is_not(None),
-               ~sa.exists().where(
-                   child.parent_id == models.Device.id,
-                   child.state != str(device_rules.DeviceState.AVAILABLE)))
+               sa.or_(
+                   models.Device.state == str(
+                       device_rules.DeviceState.AVAILABLE),
+                   sa.and_(
+                       models.Device.state == str(
+                           device_rules.DeviceState.DIRTY),
+                       models.Device.cleaned_steps.is_(None))),
+               sa.or_(
+                   models.Device.cleaned_steps == NOTHING_PASSED,
+                   ~sa.exists().where(
+                       child.parent_id == models.Device.id,
+                       child.kind == str(device_rules.DeviceKind.MDEV),
+                       child.state != str(
+                           device_rules.DeviceState.AVAILABLE))))
         .order_by(models.Device.id))
+
+
+def with_vfs(session: orm.Session,
+             device: models.Device) -> list[models.Device]:
+    """Return a function and its VFs, also those that are away."""
+    return [device, *session.scalars(
+        sa.select(models.Device).where(
+            models.Device.parent_id == device.id,
+            models.Device.kind == str(device_rules.DeviceKind.PCI))
+        .order_by(models.Device.id))]
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
@@ -413,6 +439,13 @@ def row_of(device: models.Device) -> DeviceRow:
     return DeviceRow(*(getattr(device, column.name) for column in COLUMNS))
 
 
+_ENDS_VERDICT = frozenset({
+    device_rules.DeviceEvent.ABORT_TOUCHED, device_rules.DeviceEvent.RELEASE,
+    device_rules.DeviceEvent.FAULT, device_rules.DeviceEvent.SUSPECT,
+    device_rules.DeviceEvent.ADOPT, device_rules.DeviceEvent.CLEAN_FAILED})
+"""Events after which the last cleaning proves nothing any more."""
+
+
 def after(device: DeviceRow, event: device_rules.DeviceEvent,
           host: str = '') -> DeviceRow:
     """Return the device after an event.
@@ -423,11 +456,13 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent,
     state = device_rules.next_state(
         device_rules.DeviceState(device.state), event,
         f'{host} {device.address} ({device.uuid})'.strip())
+    steps = NOTHING_PASSED if event in _ENDS_VERDICT else device.cleaned_steps
     # In these states there is no vGPU any more.
     has_vgpu = state not in (device_rules.DeviceState.AVAILABLE,
                              device_rules.DeviceState.RETIRED)
     return dataclasses.replace(
         device, state=str(state), generation=device.generation + 1,
+        cleaned_steps=steps,
         vgpu_type=device.vgpu_type if has_vgpu else None,
         placement_id=device.placement_id if has_vgpu else None)
 
@@ -516,5 +551,6 @@ def transition(session: orm.Session, device: models.Device,
     swap(session, [(before, now)],
          by_operator=event is device_rules.DeviceEvent.QUARANTINE)
     # What was written is known; reading it again would cost a round trip.
-    for name in ('state', 'generation', 'vgpu_type', 'placement_id'):
+    for name in ('state', 'generation', 'vgpu_type', 'placement_id',
+                 'cleaned_steps'):
         orm.attributes.set_committed_value(device, name, getattr(now, name))

@@ -25,18 +25,18 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import caller_key_tables
-from gpgpu_plugin.db import card_tables
 from gpgpu_plugin.db import column
 from gpgpu_plugin.db import history_tables
 from gpgpu_plugin.db import ledger_tables
 from gpgpu_plugin.db import notification_tables
 from gpgpu_plugin.db import request_tables
+from gpgpu_plugin.db import sighting
 from gpgpu_plugin.db import variant_tables
 
 Base = column.Base
 Cleaning = ledger_tables.Cleaning
 CleaningChain = ledger_tables.CleaningChain
-Card = card_tables.Card
+Sighting = sighting.Sighting
 CountedInstance = request_tables.CountedInstance
 RequestKind = request_tables.RequestKind
 CallerKey = caller_key_tables.CallerKey
@@ -233,16 +233,14 @@ class Device(Base):
     earlier one is refused. If it is ``clean_token``, a dirty device waits for
     another cleaning policy.
     ``cleaned_steps``: those that the last cleaning passed, joined by ``+``;
-    NULL before the first, '' if nobody knows who had it. ``pci_function``:
+    NULL: it is new on its host; '': something happened since that cleaning
+    (conductor.recleaning). ``pci_function``:
     JSON of the PCI function that the last scan read. ``identity``: JSON of
     the ids and serial numbers that any scan of the device could read; NULL:
     ``pci_function`` has all of them. ``swapped``: how a scan
     showed that another device took its place; NULL: none did, or an operator
     accepted it. ``before_swap``: JSON of the PCI function of the device before
-    that. ``swapped_at``: when a scan found that other device (UTC).
-    ``whole_use``: why nobody knows what the whole GPU was used for, so that
-    the cleaning of its VFs does not suffice; NULL: its assignments tell, or it
-    was cleaned since. ``withdrawn``: why an assigned device is quarantined
+    that. ``withdrawn``: why an assigned device is quarantined
     when its assignment ends; NULL: it is not. ``withdrawn_by``: the operator
     who wants that; NULL: none.
     ``awaits_replacement``: it is retired, and the next device in its place is
@@ -261,8 +259,7 @@ class Device(Base):
     Unique keys: a device is found by UUID, and by its place on its host.
     Indexes: the devices of a variant's groups, when it changes; the VFs and
     mdevs of a device, when it is shown; the hosts with devices that a variant
-    matches, in the order of their ids; the few places that another card took,
-    read when a card is new in its place.
+    matches, in the order of their ids.
     """
 
     __tablename__ = 'devices'
@@ -270,8 +267,7 @@ class Device(Base):
                       sa.UniqueConstraint('host_id', 'stable_id'),
                       sa.Index(None, 'group_id'),
                       sa.Index(None, 'parent_id'),
-                      sa.Index(None, 'vendor_id', 'product_id', 'host_id'),
-                      sa.Index(None, 'swapped_at'))
+                      sa.Index(None, 'vendor_id', 'product_id', 'host_id'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
     uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     host_id: orm.Mapped[int] = orm.mapped_column(sa.ForeignKey('hosts.id'))
@@ -300,9 +296,6 @@ class Device(Base):
     identity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     swapped: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     before_swap: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
-    swapped_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
-        sa.DateTime)
-    whole_use: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     withdrawn: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     withdrawn_by: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(

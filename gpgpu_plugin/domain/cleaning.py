@@ -312,13 +312,8 @@ def is_proven(passed: str | None, steps: Sequence[str]) -> bool:
     """Return whether a device has passed all that is required of it now.
 
     :param passed: steps that its last cleaning passed, joined; None: it was
-        never cleaned, since it never had a tenant
+        never cleaned on its host
     :param steps: those that are required
     """
-    return passed is None or set(steps).issubset(passed.split(SEPARATOR))
-
-
-def passed_steps(results: Sequence[StepResult]) -> tuple[str, ...]:
-    """Return the steps that passed, in their order."""
-    return tuple(result.step for result in results
-                 if result.outcome is Outcome.PASSED)
+    return passed is not None and set(steps).issubset(
+        passed.split(SEPARATOR))

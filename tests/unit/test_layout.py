@@ -34,8 +34,7 @@ ELSEWHERE = {
     'db/caller_key.py': 'conductor/test_caller_keys.py and cmd/test_key.py '
                         'call all of it',
     'db/caller_key_tables.py': 'db/test_models.py checks them',
-    'db/card.py': 'conductor/test_moved_cards.py calls all of it',
-    'db/card_tables.py': 'db/test_models.py checks them',
+    'db/sighting.py': 'conductor/test_sightings.py calls all of it',
     'cmd/cloud.py': 'cmd/test_doctor_cloud.py and cmd/test_why_not.py call '
                     'all of it',
     'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '

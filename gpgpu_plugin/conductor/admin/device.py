@@ -16,7 +16,6 @@ from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import group as group_db
@@ -135,37 +134,7 @@ def _reasons(session: orm.Session,
         uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
               f'{", ".join(found)}'
         for uuid, found in foreign.items() if found
-    } | _waits(session, devices)
-
-
-def _waits(session: orm.Session, devices: Sequence[device_list.ListedDevice],
-           ) -> dict[str, str]:
-    """Return why devices are not cleaned yet, by UUID.
-
-    A card that may have been moved waits, with its VFs, until the host that
-    had it calls or is silent. If it has VFs, only these are dirty.
-    """
-    gpus = {device.row.uuid: device.parent or device.row.uuid
-            for device in devices
-            if device.row.state == device_rules.DeviceState.DIRTY
-            or (device.row.state == device_rules.DeviceState.AVAILABLE
-                and device_db.pci_function(device.row).has_vfs)}
-    found = card_db.waited_for(
-        session, set(gpus.values())) if gpus else {}
-    return {uuid: _waits_for(found[gpu]) for uuid, gpu in gpus.items()
-            if gpu in found}
-
-
-def _waits_for(other: tuple[str, str] | None) -> str:
-    ends = '"gpgpu-manage device clean" ends the wait'
-    if other is None:
-        return (f'gpgpu-conductor has not yet decided whether the card was '
-                f'moved; {ends}')
-    host, address = other
-    return (f'the card at {address} of {host} had the same number and was not '
-            f'clean or not offered: the cleaning here waits until {host} '
-            f'reports whether it still has that card, or is silent for '
-            f'[gpgpu] session_timeout; {ends}')
+    }
 
 
 def _info(device: device_list.ListedDevice, states: host_states.HostStates,
@@ -183,16 +152,19 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         used_by=device.used_by, project_id=device.project_id,
         type=device.type, replaced_by=row.replaced_by,
         companions=function.companions,
-        reason=reasons.get(row.uuid) or _reason(row) or function.fault,
+        reason=(reasons.get(row.uuid) or _reason(row, device.host)
+                or function.fault),
         generation=row.generation,
         health=row.health, health_reason=row.health_reason,
         errors=device_db.errors(row), host_state=states.of(device.host),
         **{name: getattr(function, name) for name in _OF_FUNCTION})
 
 
-def _reason(row: models.Device) -> str | None:
+def _reason(row: models.Device, host_name: str) -> str | None:
     """Return why a device is retired or quarantined, will be, or is not used.
     """
+    if device_db.waits_for_vfs(row):
+        return withdrawal.waits_for_vfs(host_name, row)
     if row.awaits_replacement:
         return '; '.join(filter(None, (
             row.reason, 'the next card in its place replaces it')))
@@ -224,5 +196,5 @@ def set_(db: api.Database, uuid: str, *,
             session, host, 'enable' if enabled else 'disable', changed)
         found = device_list.get(session, uuid)
         return _info(found, host_states.HostStates(session, None),
-                     _waits(session, [found]))
+                     {})
     return db.write(work)

@@ -18,13 +18,13 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import card as card_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import admin as objects
@@ -149,7 +149,7 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
         if not force:
             _check_clean(session, host)
         assignment_db.delete_of_host(session, host.id)
-        card_db.delete_of_host(session, host)
+        sighting_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
         for group in group_db.of_hosts(session, [host.id]):
             session.delete(group)
@@ -163,19 +163,10 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
 def _check_clean(session: orm.Session, host: models.Host) -> None:
     """Refuse to forget why devices of a host are not offered.
 
-    If the host reports again, its devices are new ones.
+    If the host reports again, its devices are new ones, which are cleaned.
 
-    :raises Conflict: one is not clean, disabled or retired, or nobody knows
+    :raises Conflict: one is quarantined, disabled or retired
     """
-    if host.restored:
-        raise exception.Conflict(
-            kind='host', name=host.name,
-            reason='the database was restored from a backup, and the host has '
-                   'not reported since: whether its devices are clean is not '
-                   'known. Wait until "gpgpu-manage host list" does not show '
-                   'it as restored, or start its nova-compute. Or use --force '
-                   'if the GPUs are gone, or if you accept them without '
-                   'evidence')
     withheld = [
         f'{device.address} ({device.uuid}) is {reason}'
         for device in device_db.of_hosts(session, [host.id])
@@ -188,15 +179,15 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
     raise exception.Conflict(
         kind='host', name=host.name,
         reason=f'{"; ".join(named)}. If the host reports again, they are '
-               f'offered. Start its nova-compute, which cleans them; repair '
-               f'and release those that are quarantined ("gpgpu-manage device '
-               f'release"), and remove retired cards. Or use --force if the '
-               f'GPUs are gone, or if you accept them without evidence')
+               f'cleaned and offered. Repair and release those that are '
+               f'quarantined ("gpgpu-manage device release"), and remove '
+               f'retired cards. Or use --force if the GPUs are gone, or if '
+               f'they may be offered')
 
 
 def _withheld(device: models.Device) -> str | None:
     """Return why a device is not offered that a scan would find again."""
-    if device.state in device_rules.UNCLEAN_STATES:
+    if device.state == device_rules.DeviceState.QUARANTINED:
         return device.state
     if device.state == device_rules.DeviceState.RETIRED:
         return device.state if (

@@ -37,7 +37,7 @@ def _head(session: orm.Session, uuid: str) -> ledger.Head:
     """
     end = ledger_db.chain(session, uuid)
     try:
-        was_cleaned = device_db.get(session, uuid).cleaned_steps is not None
+        was_cleaned = bool(device_db.get(session, uuid).cleaned_steps)
     except exception.NotFound:
         if end is None:
             raise

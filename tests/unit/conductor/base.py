@@ -63,15 +63,17 @@ class Content:
     :param functions: those that the host has reported; none: no host
     :param variant: gpgpu_plugin.objects.admin.VariantInfo, or None
     :param types: names of vGPU types of the variant that are enabled
+    :param cleaned_before: whether the functions are clean when first seen
     """
 
-    def __init__(self, functions, variant, types=()):
+    def __init__(self, functions, variant, types=(), *, cleaned_before=True):
         self.functions = functions
         self.variant = variant
         self.types = types
+        self.cleaned_before = cleaned_before
         # By value, since some tests make equal ones for each run. Facts of
         # functions have no hash.
-        self.key = (repr(functions), repr(variant), types)
+        self.key = (repr(functions), repr(variant), types, cleaned_before)
 
     def __eq__(self, other):
         return isinstance(other, Content) and self.key == other.key
@@ -80,6 +82,11 @@ class Content:
         return hash(self.key)
 
     def __call__(self, db):
+        with (cleaned.CleanedBefore() if self.cleaned_before
+              else contextlib.nullcontext()):
+            self._write(db)
+
+    def _write(self, db):
         if self.variant:
             variant_admin.create(db, self.variant)
         if self.functions:
@@ -94,12 +101,16 @@ class ConductorTestCase(base.BaseTestCase):
 
     functions = EIGHT
     variant = True
+    # Whether the functions, and those that come later, are clean when they
+    # are first seen.
+    cleaned_before = new_are_clean = True
     # Then no later test can use its database again.
     changes_schema = False
 
     def setUp(self):
         super().setUp()
-        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf = self.useFixture(conductor_fixture.Conf(
+            cleaned_before=self.new_are_clean)).conf
         self.db = self.useFixture(self.database()).db
         if self.functions:
             self.renew()
@@ -127,7 +138,7 @@ class ConductorTestCase(base.BaseTestCase):
     def content(self):
         return Content(self.functions, admin.VariantInfo(
             name='H100', vendor='10de', device='2330')
-            if self.variant else None)
+            if self.variant else None, cleaned_before=self.cleaned_before)
 
     def database(self):
         return database.Database(self.conf, content=self.content)

@@ -91,7 +91,7 @@ class DeviceHealthTest(base.ConductorTestCase):
             (device.shown_state, device.health, device.used_by))
         self.report(health.Health.OK)
         self.assertEqual('assigned', self.first().state)
-        self.assertEqual([], self.events('distrust'))
+        self.assertEqual(['it answers again'], self.events('distrust'))
 
     def test_device_that_is_missing_has_no_health(self):
         self.report(health.Health.DEGRADED, NARROW)
@@ -100,7 +100,7 @@ class DeviceHealthTest(base.ConductorTestCase):
             self.first().present, self.first().health,
             self.first().health_reason))
         self.report(health.Health.OK)
-        self.assertEqual(('ok', 'available'),
+        self.assertEqual(('ok', 'dirty'),
                          (self.first().health, self.first().state))
 
     def test_device_that_failed_and_was_missing_is_cleaned(self):

@@ -550,8 +550,9 @@ class HostDeleteTest(ManagerCase):
         self.assertEqual(([], [], ['h1']), (
             self.hosts(), self.compute.asked, self.compute.refreshed))
 
-    def test_host_that_is_not_clean_is_deleted_by_force_alone(self):
-        releases.release(self.db, base.uuids(self.boot(1)))
+    def test_host_with_a_quarantined_gpu_is_deleted_by_force_alone(self):
+        releases.abort(self.db, base.uuids(self.claim(1)), touched=True,
+                       fault='it hangs')
         self.refused(exception.Conflict, CONTRACT.host_delete, host='h1',
                      force=False)
         self.call(CONTRACT.host_delete, host='h1', force=True)

@@ -3,9 +3,10 @@
 
 Two cards move between the slots of three hosts, which are switched off for
 it. Guests use a card whole or a VF of it, hosts make and remove VFs, clean
-and report, an operator cleans, releases, retires and replaces devices and
-deletes hosts. The machine knows whose data each card has: nothing that still
-has some may be available where the card is.
+and report, the database is restored, an operator cleans, releases, retires
+and replaces devices and deletes hosts. The machine knows what each card has
+been cleaned of and where: nothing may be offered that the host has not cleaned
+since the card came there, or that has the data of a guest.
 """
 
 import contextlib
@@ -26,7 +27,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import moved_cards
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
@@ -57,14 +57,22 @@ class Truth:
     """A card as it really is.
 
     :ivar vfs: whether it has VFs
+    :ivar is_clean: it was cleaned as a whole, in its place, after all else
     :ivar is_whole_used: a guest had it whole, and it was not cleaned since
-    :ivar used_vfs: VFs of which the same is true
+    :ivar clean_vfs: VFs that are clean, because the card is or they were
+        cleaned
     """
 
     dsn: str
     vfs: bool = False
+    is_clean: bool = False
     is_whole_used: bool = False
-    used_vfs: set[int] = dataclasses.field(default_factory=set)
+    clean_vfs: set[int] = dataclasses.field(default_factory=set)
+
+    def forget(self):
+        """Note that nobody knows what the card was used for."""
+        self.is_clean = False
+        self.clean_vfs.clear()
 
 
 class MoveMachine(RuleBasedStateMachine):
@@ -77,6 +85,7 @@ class MoveMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.case = base.MachineCase()
+        self.case.cleaned_before = self.case.new_are_clean = False
         self.case.functions, self.case.variant = (), False
         self.case.setUp()
         self.db = self.case.db
@@ -94,8 +103,11 @@ class MoveMachine(RuleBasedStateMachine):
     # -- hosts ---------------------------------------------------------------
 
     @rule(host=HOSTS)
-    def boot(self, host):
-        """Switch a host on, which begins a session and reports."""
+    def boot(self, host, newer=0):
+        """Switch a host on, which begins a session and reports.
+
+        :param newer: by how many sessions the host is ahead of the database
+        """
         with self.db.reader() as session:
             expected = session.scalar(sa.select(models.Host.session).where(
                 models.Host.name == host, models.Host.deleted == 0)) or 0
@@ -104,10 +116,17 @@ class MoveMachine(RuleBasedStateMachine):
                 models.Host.name == host).values(heard_at=1.0))
         hosts.begin(
             self.db, host, base.node_uuid(host), start_uuid=str(uuid.uuid4()),
-            expected=expected, identity=machine.MachineIdentity(
+            expected=expected + newer, identity=machine.MachineIdentity(
                 boot_id=str(uuid.uuid4()), machine_id=host))
         self.on.add(host)
         self.report(host)
+
+    @rule(host=HOSTS)
+    def restore(self, host):
+        """Let a host find that the database was restored from a backup."""
+        if host in self.slots:
+            self.slots[host].forget()
+        self.boot(host, newer=1)
 
     @rule(host=HOSTS)
     def report(self, host):
@@ -145,7 +164,21 @@ class MoveMachine(RuleBasedStateMachine):
         for host, card in zip((goal, source), exchanged, strict=True):
             if card is not None:
                 card.vfs = False
+                card.forget()
                 self.slots[host] = card
+
+    @rule(source=HOSTS, goal=HOSTS, is_used=st.booleans())
+    def visit(self, source, goal, is_used):
+        """Have a card in another host while its own is off, and back."""
+        if source == goal or goal in self.slots:
+            return
+        self.clean(source, passed=True)
+        self.move(source, goal, 100)
+        self.boot(goal)
+        if is_used:
+            self.use_whole(goal)
+        self.move(source, goal, 100)
+        self.boot(source)
 
     @rule(host=HOSTS)
     def make_or_remove_vfs(self, host):
@@ -162,30 +195,32 @@ class MoveMachine(RuleBasedStateMachine):
                 self.slots[host].vfs = vfs
             self.boot(host)
 
-    @rule()
-    def decide(self):
-        moved_cards.decide(self.db, moved_cards.SILENT_AFTER)
-
     # -- guests and cleanings ------------------------------------------------
 
     @rule(host=HOSTS)
     def use_whole(self, host):
         if host not in self.on:
             return
+        self.clean(host, passed=True)
         try:
             claim = self.case.claim(
                 1, str(uuid.uuid4()), host=host, variant='MI300X')
         except exception.ClaimDenied:
             return
         claims.activate(self.db, base.uuids(claim))
+        self.slots[host].forget()
         self.slots[host].is_whole_used = True
         releases.release(self.db, base.uuids(claim))
 
     @rule(host=HOSTS, number=st.integers(0, VFS - 1))
     def use_vf(self, host, number):
         """Let a guest use a VF; the claim itself is not tried here."""
+        if host not in self.on:
+            return
+        self.clean(host, passed=True)
+        _, vfs = self.offered(host)
         for device in self.present(host):
-            if (device.state == 'available'
+            if (device.stable_id in vfs
                     and device.stable_id.endswith(f'/vf{number}')):
                 with self.db.writer() as session:
                     row = device_db.get(session, device.uuid)
@@ -193,7 +228,8 @@ class MoveMachine(RuleBasedStateMachine):
                                   _EVENT.RELEASE):
                         device_db.transition(session, row, event)
                     row.clean_token = str(uuid.uuid4())
-                self.slots[host].used_vfs.add(number)
+                self.slots[host].is_clean = False
+                self.slots[host].clean_vfs.discard(number)
 
     @rule(host=HOSTS, passed=st.booleans())
     def clean(self, host, passed):
@@ -206,10 +242,10 @@ class MoveMachine(RuleBasedStateMachine):
                 self.db, task.device_uuid, 'a', task.steps,
                 cleaned.results(task.steps) if can else cleaned.failed('bad'))
             if can and is_vf:
-                card.used_vfs.discard(int(task.stable_id[-1]))
+                card.clean_vfs.add(int(task.stable_id[-1]))
             elif can:
-                card.is_whole_used = False
-                card.used_vfs.clear()
+                card.is_clean, card.is_whole_used = True, False
+                card.clean_vfs.update(range(VFS))
 
     # -- the operator --------------------------------------------------------
 
@@ -244,35 +280,39 @@ class MoveMachine(RuleBasedStateMachine):
         except exception.NotFound:
             return []
 
-    def offered_whole(self, host):
-        """Return the stable ids of GPUs that a claim may take as a whole.
+    def offered(self, host):
+        """Return the stable ids of GPUs that a claim may take, and of VFs.
 
-        One whose VFs are gone is not, while a VF is dirty.
+        A GPU whose VFs are gone is not offered while one of them is dirty.
         """
         with self.db.reader() as session:
             host_id = host_db.get(session, host).id
-            return {gpu.id for group in capacity.load(
-                session, [host_id])[host_id]
-                for gpu in group.value.gpu_capacities if gpu.passthrough}
+            groups = [group.value for group in capacity.load(
+                session, [host_id])[host_id]]
+        return {gpu.id for group in groups for gpu in group.gpu_capacities
+                if gpu.passthrough}, {
+                    vf.id for group in groups
+                    for gpu, known in zip(
+                        group.gpus, group.gpu_capacities, strict=True)
+                    if known.offered for vf in group.children[gpu.id]
+                    if vf.is_claimable}
 
     @invariant()
-    def nothing_is_offered_that_has_data(self):
+    def nothing_is_offered_that_was_not_cleaned_here(self):
         for host in getattr(self, 'on', ()):
             card = self.slots.get(host)
-            for device in self.present(host) if card is not None else ():
-                if device.state != 'available':
-                    continue
-                if device.parent is None and not card.vfs:
-                    if device.stable_id in self.offered_whole(host):
-                        assert not card.is_whole_used, device
-                        assert not card.used_vfs, device
-                elif device.parent is not None and card.vfs:
+            if card is None:
+                continue
+            gpus, vfs = self.offered(host)
+            for device in self.present(host):
+                if device.stable_id in gpus and not card.vfs:
+                    assert card.is_clean, device
+                elif device.stable_id in vfs and card.vfs:
                     assert not card.is_whole_used, device
-                    assert int(device.stable_id[-1]) not in card.used_vfs, (
-                        device)
+                    assert int(device.stable_id[-1]) in card.clean_vfs, device
 
 
 class MovesInAnyOrderTest(oslotest_base.BaseTestCase):
 
-    def test_no_card_is_offered_with_the_data_of_a_guest(self):
+    def test_no_card_is_offered_that_its_host_has_not_cleaned(self):
         vgpu_base.run_machine(MoveMachine, examples=8, steps=25)

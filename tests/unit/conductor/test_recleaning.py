@@ -5,11 +5,15 @@ import dataclasses
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -42,7 +46,7 @@ class CleanAgainTest(base.ConductorTestCase):
         self.assertEqual({'available': 6, 'dirty': 2}, self.states())
         self.assertEqual(
             ['its last cleaning passed reset+settings, and the cleaning '
-             'policy default requires more'] * 2, self.events())
+             'policy of its variant requires more'] * 2, self.events())
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
 
@@ -161,3 +165,102 @@ class VGPUTest(vgpu_base.VGPUTestCase):
             variant, cleaning_policy='default'))
         # The other GPU has no vGPU.
         self.assertEqual(1, len(cleaning.tasks(self.db, 'h1')))
+
+
+def with_vfs(number, count):
+    """Return a GPU with some VFs."""
+    gpu = base.function(number, used_by='vf', sriov_totalvfs=count,
+                        sriov_numvfs=count)
+    return (gpu, *(base.function(
+        number, id=f'{gpu.id}/vf{vf}', dsn=None, pf=gpu.id, vf_index=vf,
+        address=f'{gpu.address[:-1]}{vf + 1}') for vf in range(count)))
+
+
+class FirstSightTest(base.ConductorTestCase):
+    """Devices that their host has never cleaned."""
+
+    cleaned_before = new_are_clean = False
+
+    def of_first(self):
+        return [device.state for device in device_admin.list_all(self.db)
+                if device.stable_id.startswith(base.EIGHT[0].id)]
+
+    def test_new_gpus_are_offered_after_one_cleaning_each(self):
+        self.assertEqual({'dirty': 8}, self.states())
+        self.assertRaises(exception.ClaimDenied, self.claim)
+        tasks = cleaning.tasks(self.db, 'h1')
+        self.assertEqual([False] * 8, [task.had_guest for task in tasks])
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
+        self.claim(8)
+
+    def test_gpu_that_cannot_pass_the_policy_waits_with_the_reason(self):
+        for task in cleaning.tasks(self.db, 'h1'):
+            cleaning.started(
+                self.db, task.device_uuid, task.token, task.token)
+            cleaning.finished(self.db, task.device_uuid, task.token,
+                              task.steps, cleaned.mute('canary'))
+        self.assertEqual({'dirty': 8}, self.states())
+        self.assertIn('waits: cleaning policy: canary inapplicable',
+                      device_admin.list_all(self.db)[0].reason)
+
+    def test_gpu_whose_first_cleaning_failed_is_quarantined(self):
+        self.clean_all(passed=False)
+        self.assertEqual({'quarantined': 8}, self.states())
+
+    def test_new_gpu_with_vfs_is_not_dirty_and_its_vfs_are_cleaned(self):
+        hosts.store(self.db, base.scan(
+            (*with_vfs(0, 2), *base.EIGHT[1:]), host='h3',
+            node_uuid=base.node_uuid('h3')))
+        self.assertEqual(
+            ['available', 'dirty', 'dirty'],
+            [device.state for device in device_admin.list_all(self.db, 'h3')
+             if device.stable_id.startswith(base.EIGHT[0].id)])
+
+    def test_new_gpu_that_gets_vfs_is_available_and_dirty_without_them(self):
+        self.assertEqual(['dirty'], self.of_first())
+        hosts.store(self.db, base.scan((*with_vfs(0, 2), *base.EIGHT[1:])))
+        self.assertEqual(['available', 'dirty', 'dirty'], self.of_first())
+        hosts.store(self.db, base.scan(base.EIGHT))
+        self.assertEqual('dirty', self.of_first()[0])
+
+    def test_gpu_that_had_a_guest_stays_dirty_when_it_gets_vfs(self):
+        self.clean_all()
+        releases.release(self.db, base.uuids(self.boot(8)))
+        hosts.store(self.db, base.scan((*with_vfs(0, 2), *base.EIGHT[1:])))
+        self.assertEqual('dirty', self.of_first()[0])
+        self.assertNotIn(base.EIGHT[0].id, [
+            task.stable_id for task in cleaning.tasks(self.db, 'h1')])
+
+    def test_gpu_of_which_guests_get_no_whole_one_is_not_dirty(self):
+        def enable(*, enabled):
+            vgpu_type_admin.set_enabled(
+                self.db, 'H100', naming.PASSTHROUGH, 'h1', enabled=enabled)
+        enable(enabled=False)
+        self.assertEqual({'available': 8}, self.states())
+        enable(enabled=True)
+        self.assertEqual({'dirty': 8}, self.states())
+
+    def test_gpu_without_variant_is_dirty_once_it_has_one(self):
+        new = base.function(8, device='9999')
+        hosts.store(self.db, base.scan((*base.EIGHT, new)))
+        self.assertEqual({'dirty': 8, 'unmanaged': 1}, self.states())
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='NEW', vendor='10de', device='9999'))
+        self.assertEqual({'dirty': 9}, self.states())
+
+    def test_gpu_that_another_service_had_whole_is_cleaned_before_its_vfs(
+            self):
+        self.clean_all()
+        owned = base.replace(0, owner='Cyborg')
+        hosts.store(self.db, base.scan((owned, *base.EIGHT[1:])))
+        hosts.store(self.db, base.scan((*with_vfs(0, 2), *base.EIGHT[1:])))
+        self.assertEqual(['dirty'] * 3, self.of_first())
+        self.assertNotIn(base.EIGHT[0].id, [
+            task.stable_id for task in cleaning.tasks(self.db, 'h1')])
+
+    def test_mdev_row_is_never_new(self):
+        row = models.Device(
+            kind='mdev', stable_id=f'{base.EIGHT[0].id}/mdev0',
+            cleaned_steps=None)
+        self.assertTrue(capacity.is_proven(row, 'default'))

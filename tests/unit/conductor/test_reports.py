@@ -132,8 +132,11 @@ class ReportTest(base.ConductorTestCase):
     def test_group_whose_gpus_vanish_and_return(self):
         self.assertEqual((8, 8), self.offered(
             hosts.store(self.db, base.scan(()))))
-        self.assertEqual((8, 0), self.offered(
+        # What returns is cleaned first.
+        self.assertEqual((8, 8), self.offered(
             hosts.store(self.db, base.scan(base.EIGHT))))
+        self.clean_all()
+        self.assertEqual({'available': 8}, self.states())
 
     def test_renumbered_gpu_is_the_same_device(self):
         before = {device.stable_id: device.uuid
@@ -210,9 +213,10 @@ class ReportTest(base.ConductorTestCase):
         for found in (base.EIGHT[1:], base.EIGHT):
             reports.report(self.db, base.scan(found))
         with self.db.reader() as session:
-            self.assertEqual(['missing', 'returned'], session.scalars(
-                sa.select(models.Event.kind).order_by(
-                    models.Event.id)).all()[-2:])
+            self.assertEqual(
+                ['missing', 'returned', 'distrust'],
+                session.scalars(sa.select(models.Event.kind).order_by(
+                    models.Event.id)).all()[-3:])
 
     def test_report_that_changes_something_says_when_it_came(self):
         self.set_reported_at(None)

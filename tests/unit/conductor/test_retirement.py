@@ -32,6 +32,7 @@ OLD = {'dsn': '22-22-22-22-22-22-22-22', 'serial': 'old'}
 class RetirementCase(test_withdrawal.WithdrawalCase):
 
     functions = (base.function(0, **OLD), base.function(1))
+    new_are_clean = False
 
     def setUp(self):
         super().setUp()
@@ -122,7 +123,7 @@ class RetireTest(RetirementCase):
         [device] = [device for device in device_admin.list_all(
             self.db, include_retired=True) if device.address == moved.address]
         self.assertEqual('retired', device.state)
-        self.assertIn('where it was retired', device.reason)
+        self.assertIn('it was retired at 0000:00:00.0', device.reason)
 
     def test_assigned_gpu_is_refused_with_its_instance(self):
         self.boot(2)
@@ -273,14 +274,14 @@ class ReplaceTest(RetirementCase):
         self.assertEqual((first, second), (
             self.shown(second).replaces, self.shown(first).replaced_by))
 
-    def test_retired_card_that_returns_to_its_place_is_another_one(self):
+    def test_retired_card_that_returns_to_its_place_is_retired(self):
         self.report(**NEW)
-        self.replace()
+        new = self.replace().uuid
         self.clean_all()
         self.report()
-        shown = self.at_place()
-        self.assertEqual('quarantined', shown.state)
-        self.assertIn('another device is in its place', shown.reason)
+        shown = self.shown(new)
+        self.assertEqual('retired', shown.state)
+        self.assertIn('it was retired at 0000:00:00.0 of h1', shown.reason)
 
     def test_release_of_what_was_replaced_is_refused(self):
         self.report(**NEW)
@@ -352,6 +353,7 @@ class VFTest(RetirementCase):
         variant_admin.create(self.db, admin.VariantInfo(
             name='MI300X-VF', vendor='10de', device='74b5'))
         self.report()
+        self.clean_all()
         self.old, *self.vfs = self.listed()
 
     def report(self, **facts):
@@ -393,11 +395,12 @@ class VFTest(RetirementCase):
         self.claim(2, 'i2', variant='MI300X-VF')
         self.assertEqual(['released'], self.verdicts(self.old))
 
-    def test_gpu_that_a_guest_had_whole_is_not_released_below_its_vfs(self):
+    def test_gpu_that_a_guest_had_whole_is_not_offered_below_its_vfs(self):
         variant_admin.create(self.db, admin.VariantInfo(
             name='MI300X', vendor='10de', device='74a1'))
         whole = base.function(1, device='74a1', dsn='5')
         hosts.store(self.db, base.scan((whole,)))
+        self.clean_all()
         granted = self.claim(variant='MI300X')
         claims.activate(self.db, base.uuids(granted))
         gpu = granted.assignments[0].device_uuid
@@ -405,10 +408,15 @@ class VFTest(RetirementCase):
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(
             whole, used_by='vf', sriov_numvfs=1),)))
-        self.assertIn('Remove the VFs of ', self.refused(
-            cleaning.operator_release, gpu, OPERATOR))
-        hosts.store(self.db, base.scan((whole,)))
         cleaning.operator_release(self.db, gpu, OPERATOR)
+        shown = self.shown(gpu)
+        self.assertEqual('dirty', shown.state)
+        self.assertIn('remove the VFs of 0000:01:00.0 on host h1',
+                      shown.reason)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertIn('remove the VFs of ', self.refused(
+            withdrawal.clean, gpu, OPERATOR))
+        hosts.store(self.db, base.scan((whole,)))
         self.clean_all()
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(

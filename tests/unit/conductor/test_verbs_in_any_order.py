@@ -62,6 +62,7 @@ class VerbMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.case = base.MachineCase('run')
+        self.case.new_are_clean = False
         self.case.functions = ()
         self.case.setUp()
         self.seconds = self.instances = 0
@@ -70,6 +71,7 @@ class VerbMachine(RuleBasedStateMachine):
                       for number in range(size)}
         for host in SIZES:
             self.report(host)
+        self.case.clean_all()
         self.states = {device.uuid: 'available' for device in self.listed()}
         self.withdrawn, self.disabled, self.draining = set(), set(), set()
         self.owners, self.used, self.running = {}, {}, {}
@@ -83,7 +85,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     def report(self, host):
         hosts.store(self.case.db, base.scan([
-            base.function(number, dsn=f'48-b0-2d-00-00-00-{number:02x}-'
+            base.function(number, dsn=f'48-{host}-2d-00-00-00-{number:02x}-'
                                       f'{self.numbers[host, number]:02x}')
             for number in range(SIZES[host])],
             host=host, node_uuid=base.node_uuid(host)))

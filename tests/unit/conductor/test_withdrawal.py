@@ -163,17 +163,13 @@ class CleanTest(WithdrawalCase):
         self.assertEqual(['passed'], self.verdicts(uuid))
         self.assertEqual([(uuid, None)], self.events('clean'))
 
-    def test_device_whose_first_cleaning_failed_had_no_guest(self):
+    def test_device_that_was_never_assigned_had_no_guest(self):
         uuid = self.first().uuid
-        self.clean(uuid)
-        self.clean_all(passed=False)
-        self.clean(uuid)
-        [task] = cleaning.tasks(self.db, 'h1')
-        self.assertFalse(task.had_guest)
-        self.clean_all()
-        self.clean(uuid)
-        [task] = cleaning.tasks(self.db, 'h1')
-        self.assertTrue(task.had_guest)
+        for passed in (False, True, True):
+            self.clean(uuid)
+            [task] = cleaning.tasks(self.db, 'h1')
+            self.assertFalse(task.had_guest)
+            self.clean_all(passed=passed)
 
     def test_quarantined_device_is_cleaned(self):
         uuid = self.quarantine(self.first().uuid).uuid

@@ -65,7 +65,7 @@ class VGPUTestCase(base.ConductorTestCase):
             self.functions, admin.VariantInfo(
                 name='T4', vendor='10de', device='1eb8',
                 mix_policy=self.mix_policy),
-            ('T4-1Q', 'T4-4Q', 'T4-16Q'))
+            ('T4-1Q', 'T4-4Q', 'T4-16Q'), cleaned_before=self.cleaned_before)
 
     def enable(self, name, host=None, *, enabled=True,
                caller=variant_changes.PATIENT):

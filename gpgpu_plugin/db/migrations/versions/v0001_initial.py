@@ -33,7 +33,7 @@ def upgrade() -> None:
     _vgpu_types()
     _devices()
     _assignments()
-    _card_numbers()
+    _sightings()
     _usages()
     _events()
     _cleanings()
@@ -237,8 +237,6 @@ def _devices() -> None:
         sa.Column('identity', sa.Text()),
         sa.Column('swapped', sa.Text()),
         sa.Column('before_swap', sa.Text()),
-        sa.Column('swapped_at', sa.DateTime()),
-        sa.Column('whole_use', sa.Text()),
         sa.Column('withdrawn', sa.Text()),
         sa.Column('withdrawn_by', sa.Text()),
         sa.Column('awaits_replacement', sa.Boolean(), nullable=False,
@@ -265,7 +263,6 @@ def _devices() -> None:
         sa.UniqueConstraint('uuid', name='uq_devices_uuid'))
     ddl.create_index('ix_devices_group_id', 'devices', ['group_id'])
     ddl.create_index('ix_devices_parent_id', 'devices', ['parent_id'])
-    ddl.create_index('ix_devices_swapped_at', 'devices', ['swapped_at'])
     ddl.create_index('ix_devices_vendor_id_product_id_host_id', 'devices',
                      ['vendor_id', 'product_id', 'host_id'])
 
@@ -318,21 +315,27 @@ def _assignments() -> None:
     ddl.create_index('ix_assignments_ended_at', 'assignments', ['ended_at'])
 
 
-def _card_numbers() -> None:
+def _sightings() -> None:
+    # An id is never used again: it is the order of the sightings.
     ddl.create_table(
-        'card_numbers',
+        'sightings',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('device_uuid', _UUID, nullable=False),
-        sa.Column('dsn', _NAME),
-        sa.Column('serial', _NAME),
-        sa.Column('found_at', sa.DateTime()),
-        sa.Column('waits_for', _UUID),
-        sa.Column('whole_unclean', sa.Boolean(), nullable=False,
-                  server_default='0'),
-        sa.PrimaryKeyConstraint('id', name='pk_card_numbers'),
-        sa.UniqueConstraint('device_uuid', name='uq_card_numbers_device_uuid'))
-    ddl.create_index('ix_card_numbers_dsn', 'card_numbers', ['dsn'])
-    ddl.create_index('ix_card_numbers_serial', 'card_numbers', ['serial'])
+        sa.Column('device_uuid', _UUID, nullable=False,
+                  comment='UUID of the GPU.'),
+        sa.Column('dsn', _NAME, comment='PCIe Device Serial Number; NULL: '
+                                        'none is known.'),
+        sa.Column('serial', _NAME, comment='Serial number of the VPD, in '
+                                           'upper case; NULL: none is known.'),
+        sa.Column('known', sa.Integer(), nullable=False,
+                  server_default='0',
+                  comment='Newest sighting of the card elsewhere that its '
+                          'verdict here takes into account; 0: none.'),
+        sa.PrimaryKeyConstraint('id', name='pk_sightings'),
+        sqlite_autoincrement=True)
+    ddl.create_index('ix_sightings_device_uuid', 'sightings',
+                     ['device_uuid'])
+    ddl.create_index('ix_sightings_dsn', 'sightings', ['dsn'])
+    ddl.create_index('ix_sightings_serial', 'sightings', ['serial'])
 
 
 def _usages() -> None:

@@ -58,27 +58,25 @@ class HostTest(base.ConductorTestCase):
         self.assertEqual(8, sum(self.states().values()))
         return str(exc)
 
-    def test_host_with_a_dirty_device_is_deleted_by_force_alone(self):
-        device = self.unclean('dirty')
-        self.refused(f'{device.address} ({device.uuid}) is dirty', '--force')
-        host_admin.delete(self.db, 'h1', force=True)
+    def test_host_with_a_dirty_device_is_deleted(self):
+        """If it reports again, its devices are new, and cleaned."""
+        self.unclean('dirty')
+        host_admin.delete(self.db, 'h1')
         self.assertEqual((), host_admin.list_all(self.db))
 
-    def test_host_with_a_device_in_cleaning_stays(self):
-        device = self.unclean('cleaning')
-        self.refused(f'{device.address} ({device.uuid}) is cleaning')
-
-    def test_host_with_a_quarantined_device_stays(self):
+    def test_host_with_a_quarantined_device_is_deleted_by_force_alone(self):
         device = self.unclean('quarantined')
         self.refused(f'{device.address} ({device.uuid}) is quarantined',
-                     'gpgpu-manage device release')
+                     'gpgpu-manage device release', '--force')
+        host_admin.delete(self.db, 'h1', force=True)
+        self.assertEqual((), host_admin.list_all(self.db))
 
     def test_refusal_names_some_devices_and_the_number_of_others(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.admin.host._NAMED', 1))
-        self.unclean('dirty')
+        self.unclean('quarantined')
         self.assertEqual(1, self.refused('2 more would be offered').count(
-            'is dirty'))
+            'is quarantined'))
 
     def test_host_with_a_device_that_is_withheld_is_deleted_by_force_alone(
             self):

@@ -3,6 +3,7 @@
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.domain import ledger
@@ -52,9 +53,10 @@ class LedgerTest(base.ConductorTestCase):
 
 class NewDeviceTest(base.ConductorTestCase):
 
+    cleaned_before = new_are_clean = False
+
     def test_device_that_was_never_cleaned_has_an_empty_chain(self):
-        [assignment] = self.boot(1).assignments
-        uuid = assignment.device_uuid
+        uuid = device_admin.list_all(self.db)[0].uuid
         self.assertEqual(ledger.Head(device_uuid=uuid),
                          ledger_admin.head(self.db, uuid))
         self.assertEqual((), ledger_admin.list_all(self.db, uuid))

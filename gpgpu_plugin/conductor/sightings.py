@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards that a host finds in a place where they were not before.
+
+A clean verdict does not travel: what was cleaned elsewhere, or here before the
+card was elsewhere, is cleaned once more here. Only what an operator decided of
+a card follows its number: it stays quarantined or retired.
+
+Sightings are ordered by their ids, not by clocks. A GPU keeps the newest
+sighting of its number elsewhere that it has taken into account, so that two
+GPUs that show one number are each cleaned once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from sqlalchemy import orm
+
+from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import sighting as sighting_db
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
+
+_State = device_rules.DeviceState
+_Elsewhere = tuple[sighting_db.Sighting, int | None]
+"""A sighting of a number, and the id of its host; None: it was deleted."""
+
+
+def check(session: orm.Session, host: models.Host,
+          devices: Iterable[models.Device], new: Collection[str],
+          returned: Collection[str], *, rebooted: bool) -> None:
+    """Withdraw the verdicts of GPUs that were away, or may have been.
+
+    :param devices: those that the scan found; their rows are up to date
+    :param new: stable ids of those that no scan found before
+    :param returned: stable ids of those that the scan before had missed
+    :param rebooted: while the host was off, a card may have left and returned
+    """
+    session.flush()
+    gpus = [device for device in devices if device.parent_id is None]
+    for gpu in gpus:
+        if gpu.stable_id in returned:
+            recleaning.distrust(session, host, gpu, 'it was missing')
+    numbers = {
+        gpu.uuid: found for gpu in gpus
+        if any(found := sighting_db.numbers(device_db.identity(gpu)))}
+    seen = sighting_db.of_numbers(session, numbers)
+    rows = _rows(session, numbers, [row for row, _ in seen], {
+        gpu.uuid for gpu in gpus if gpu.stable_id in {*new, *returned}})
+    for gpu in gpus:
+        if gpu.uuid in rows:
+            _compare(session, host, gpu, rows[gpu.uuid], [
+                other for other in seen if other[0].device_uuid != gpu.uuid
+                and _is_number_of(rows[gpu.uuid], other[0])],
+                came=gpu.stable_id in {*new, *returned}, rebooted=rebooted)
+
+
+def _rows(session: orm.Session, numbers: Mapping[str, sighting_db.Numbers],
+          seen: Iterable[sighting_db.Sighting], came: Collection[str],
+          ) -> dict[str, sighting_db.Sighting]:
+    """Return the sightings of the cards that GPUs are now, by UUID.
+
+    :param came: UUIDs of those that are new in their place
+    """
+    rows = {row.device_uuid: row for row in seen
+            if numbers.get(row.device_uuid) == (row.dsn, row.serial)}
+    for uuid, (dsn, serial) in numbers.items():
+        if uuid not in rows:
+            rows[uuid] = sighting_db.Sighting(
+                device_uuid=uuid, dsn=dsn, serial=serial, known=0)
+            session.add(rows[uuid])
+        elif uuid in came:
+            rows[uuid] = _renew(session, rows[uuid])
+    return rows
+
+
+def _renew(session: orm.Session,
+           row: sighting_db.Sighting) -> sighting_db.Sighting:
+    """Return a new sighting of a card, which was elsewhere meanwhile."""
+    session.delete(row)
+    # What an operator decided since of the card is not asked again.
+    new = sighting_db.Sighting(device_uuid=row.device_uuid, dsn=row.dsn,
+                               serial=row.serial, known=row.known)
+    session.add(new)
+    return new
+
+
+def _is_number_of(row: sighting_db.Sighting,
+                  other: sighting_db.Sighting) -> bool:
+    return (row.dsn is not None and row.dsn == other.dsn) or (
+        row.serial is not None and row.serial == other.serial)
+
+
+def _compare(session: orm.Session, host: models.Host, gpu: models.Device,
+             row: sighting_db.Sighting,
+             others: Sequence[_Elsewhere], *,
+             came: bool, rebooted: bool) -> None:
+    """Take into account where else the number of a GPU was found.
+
+    :param came: it is new in its place, so it has no verdict
+    :param rebooted: its host was off
+    """
+    if len({host_id for _, host_id in others}) > sighting_db.MAX_HOSTS:
+        return
+    news = [(other, host_id) for other, host_id in others
+            if other.id > row.known]
+    if not news:
+        return
+    row.known = news[-1][0].id
+    if not came and any(host_id != host.id for _, host_id in news):
+        recleaning.distrust(
+            session, host, gpu, 'another host showed the number of its card')
+        if rebooted:
+            _renew(session, row)
+    for other, host_id in reversed(news):
+        if host_id is not None and _follow(
+                session, host, gpu, device_db.get(session, other.device_uuid)):
+            return
+
+
+def _follow(session: orm.Session, host: models.Host, gpu: models.Device,
+            before: models.Device) -> bool:
+    """Give a GPU what an operator decided of its card in another place.
+
+    :param before: the GPU of that place
+    :returns: whether an operator quarantined or retired it there
+    """
+    there = session.get_one(models.Host, before.host_id)
+    text = cleaning.shortened(
+        f'it was {before.state} at {before.address} of {there.name}'
+        + (f': {before.reason}' if before.reason else ''))
+    parts = [gpu, *withdrawal.vfs(withdrawal.children(session, gpu))]
+    if before.state == _State.RETIRED:
+        withdrawal.retire(session, parts, text)
+    elif any(_is_withheld_by_operator(session, device) for device in (
+            before, *withdrawal.children(session, before))):
+        withdrawal.withhold(session, host, parts, text)
+    else:
+        return False
+    event_db.add(session, 'moved', host.name, gpu, detail=text)
+    host_db.changed(host)
+    return True
+
+
+def _is_withheld_by_operator(session: orm.Session,
+                             device: models.Device) -> bool:
+    """Return whether an operator had a device quarantined, or to be so."""
+    return device.withdrawn_by is not None or (
+        device.state == _State.QUARANTINED
+        and ledger.is_last_by_operator(session, device.uuid))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of cards that are, or were, in another place."""
+
+import dataclasses
+
+import sqlalchemy as sa
+
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.db import sighting as sighting_db
+from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import pci
+from tests.fixtures import cleaned
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+
+OPERATOR = 'root@control'
+
+
+class SightingCase(base.ConductorTestCase):
+    """A GPU on h1, which h1 has cleaned."""
+
+    functions = (base.function(0),)
+    new_are_clean = False
+
+    def boot_host(self, host, functions=functions, boot='1'):
+        """Switch a host on, and have it report."""
+        with self.db.reader() as session:
+            expected = session.scalar(sa.select(models.Host.session).where(
+                models.Host.name == host, models.Host.deleted == 0)) or 0
+        hosts.begin(
+            self.db, host, base.node_uuid(host), expected=expected,
+            start_uuid=base.node_uuid(f'{host}{boot}'),
+            identity=machine.MachineIdentity(boot_id=boot, machine_id=host))
+        reports.report(self.db, base.scan(
+            functions, host=host, node_uuid=base.node_uuid(host), number=1,
+            assignments=()))
+
+    def gpu(self, host='h1'):
+        return next(device for device in device_admin.list_all(
+            self.db, host, include_retired=True) if device.parent is None)
+
+    def clean(self, host):
+        for task in cleaning.tasks(self.db, host):
+            cleaning.started(
+                self.db, task.device_uuid, task.token, task.token)
+            cleaning.finished(self.db, task.device_uuid, task.token,
+                              task.steps, cleaned.results(task.steps))
+
+    def states(self):
+        return [self.gpu(host).state for host in ('h1', 'h2')]
+
+    def details(self):
+        with self.db.reader() as session:
+            return session.scalars(sa.select(models.Event.detail).where(
+                models.Event.kind == 'distrust', models.Event.host == 'h1',
+            ).order_by(models.Event.id)).all()
+
+
+class TravelTest(SightingCase):
+
+    def test_gpu_is_cleaned_on_the_host_to_which_it_came(self):
+        self.boot_host('h2')
+        self.assertEqual(['available', 'dirty'], self.states())
+
+    def test_gpu_that_was_elsewhere_is_cleaned_when_it_is_back(self):
+        self.boot_host('h2')
+        self.clean('h2')
+        self.boot_host('h1', boot='2')
+        self.assertEqual(['dirty', 'available'], self.states())
+        self.assertEqual(
+            ['another host showed the number of its card'], self.details())
+        # What was elsewhere since is cleaned there, too.
+        self.clean('h1')
+        self.boot_host('h2', boot='2')
+        self.assertEqual(['available', 'dirty'], self.states())
+
+    def test_two_gpus_with_one_number_are_each_cleaned_once(self):
+        self.boot_host('h2')
+        for number in range(2, 5):
+            for host in ('h1', 'h2'):
+                self.clean(host)
+                reports.report(self.db, base.scan(
+                    [base.replace(0, driver=f'nvidia-{number}')], host=host,
+                    node_uuid=base.node_uuid(host), number=number))
+        self.assertEqual(['available', 'available'], self.states())
+        self.assertEqual(
+            ['another host showed the number of its card'], self.details())
+
+    def test_reboot_alone_dirties_nothing(self):
+        self.boot_host('h1', boot='2')
+        self.assertEqual('available', self.gpu().state)
+
+    def test_gpu_that_was_missing_is_cleaned_with_its_vfs(self):
+        vf = base.function(0, id=f'{base.EIGHT[0].id}/vf0', dsn=None,
+                           address='0000:00:00.1', pf=base.EIGHT[0].id,
+                           vf_index=0)
+        gpu = base.replace(0, used_by='vf', sriov_numvfs=1, sriov_totalvfs=1)
+        hosts.store(self.db, base.scan((gpu, vf)))
+        self.clean('h1')
+        self.assertEqual({'available'}, self.all_states())
+        hosts.store(self.db, base.scan(()))
+        hosts.store(self.db, base.scan((gpu, vf)))
+        # Nobody knows who had the whole GPU: its VFs must be removed first.
+        self.assertEqual({'dirty'}, self.all_states())
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertIn('remove the VFs of 0000:00:00.0 on host h1',
+                      self.gpu().reason)
+        hosts.store(self.db, base.scan(self.functions))
+        self.clean('h1')
+        hosts.store(self.db, base.scan((gpu, vf)))
+        self.clean('h1')
+        self.assertEqual({'available'}, self.all_states())
+
+    def all_states(self):
+        return {device.state for device in device_admin.list_all(self.db)}
+
+    def test_number_of_too_many_hosts_identifies_none(self):
+        with self.db.writer() as session:
+            session.add_all(sighting_db.Sighting(
+                device_uuid=device.uuid, serial='0', known=0)
+                for device in self.devices_of_hosts(
+                    session, sighting_db.MAX_HOSTS + 1))
+        hosts.store(self.db, base.scan([base.replace(0, serial='0')]))
+        self.assertEqual('available', self.gpu().state)
+
+    def devices_of_hosts(self, session, count):
+        for number in range(count):
+            host = models.Host(name=f'x{number}', node=f'x{number}',
+                               node_uuid=base.node_uuid(f'x{number}'))
+            session.add(host)
+            session.flush()
+            device = models.Device(
+                uuid=base.node_uuid(f'd{number}'), host_id=host.id,
+                stable_id='/0', address='0000:00:00.0', state='available')
+            session.add(device)
+            yield device
+
+    def test_gpu_without_a_number_is_cleaned_in_each_new_place(self):
+        nameless = base.replace(0, dsn=None)
+        self.boot_host('h2', [nameless])
+        self.boot_host('h3', [nameless])
+        self.assertEqual('dirty', self.gpu('h2').state)
+        self.assertEqual('dirty', self.gpu('h3').state)
+
+
+class OperatorTest(SightingCase):
+    """What an operator decided of a card follows its number."""
+
+    def test_retired_card_is_retired_elsewhere(self):
+        retirement.retire(self.db, self.gpu().uuid, 'fell off the bus')
+        self.boot_host('h2')
+        self.assertEqual(['retired', 'retired'], self.states())
+        self.assertIn('it was retired at 0000:00:00.0 of h1: fell off the bus',
+                      self.gpu('h2').reason)
+        # Its release in the new place is not undone when the old one returns.
+        cleaning.operator_release(self.db, self.gpu('h2').uuid, OPERATOR)
+        self.boot_host('h2', boot='2')
+        self.assertEqual('dirty', self.gpu('h2').state)
+
+    def test_quarantine_by_an_operator_follows(self):
+        withdrawal.quarantine(self.db, self.gpu().uuid, 'loud', OPERATOR)
+        self.boot_host('h2')
+        self.assertEqual(['quarantined'] * 2, self.states())
+        self.assertIn('loud', self.gpu('h2').reason)
+
+    def test_failed_cleaning_does_not_follow(self):
+        withdrawal.clean(self.db, self.gpu().uuid, OPERATOR)
+        self.clean_all(passed=False)
+        self.boot_host('h2')
+        self.assertEqual(['quarantined', 'dirty'], self.states())
+
+    def test_disabled_card_is_not_disabled_elsewhere(self):
+        device_admin.set_(self.db, self.gpu().uuid, enabled=False)
+        self.boot_host('h2')
+        self.assertTrue(self.gpu('h2').enabled)
+
+
+class DeletedHostTest(SightingCase):
+
+    def test_card_was_on_a_host_that_was_deleted_meanwhile(self):
+        self.boot_host('h2')
+        host_admin.delete(self.db, 'h2')
+        self.boot_host('h1', boot='2')
+        self.assertEqual('dirty', self.gpu().state)
+
+    def test_sightings_of_no_other_host_are_deleted(self):
+        host_admin.delete(self.db, 'h1')
+        with self.db.reader() as session:
+            self.assertEqual([], session.scalars(
+                sa.select(sighting_db.Sighting)).all())
+
+
+class NumbersTest(base.ConductorTestCase):
+
+    def test_case_of_letters_does_not_count(self):
+        self.assertEqual(('48-b0', 'ABC1'), sighting_db.numbers(
+            pci.Identity(dsn='48-b0', serial='aBc1')))
+
+    def test_long_numbers_are_cut(self):
+        self.assertEqual((None, 'X' * 255), sighting_db.numbers(
+            dataclasses.replace(pci.Identity(), serial='x' * 300)))
