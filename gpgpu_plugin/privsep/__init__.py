@@ -26,6 +26,10 @@ class HelperUnavailable(PermissionError):
     """The daemon does not start or serves another sysfs; nothing was done."""
 
 
+class UsedByHost(PermissionError):
+    """The host itself uses the device; nothing was done."""
+
+
 class HelperDied(OSError):
     """The daemon ended during the call; part of it may have been done."""
 
@@ -36,14 +40,16 @@ TIMEOUT = 60
 RESET_TIMEOUT = 2 * TIMEOUT
 
 # CAP_DAC_OVERRIDE: attributes belong to root; CAP_SYS_ADMIN: VFIO and reset;
-# CAP_SYS_MODULE: loading VFIO drivers.
+# CAP_SYS_MODULE: loading VFIO drivers; CAP_SYS_PTRACE: which files processes
+# have open.
 sys_admin_pctxt = priv_context.PrivContext(
     'gpgpu_plugin',
     cfg_section='gpgpu_sys_admin',
     pypath=f'{__name__}.sys_admin_pctxt',
     capabilities=[capabilities.CAP_DAC_OVERRIDE,
                   capabilities.CAP_SYS_ADMIN,
-                  capabilities.CAP_SYS_MODULE])
+                  capabilities.CAP_SYS_MODULE,
+                  capabilities.CAP_SYS_PTRACE])
 
 _starting = threading.Lock()
 

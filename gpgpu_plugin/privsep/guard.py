@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 
+from gpgpu_plugin import privsep
 from gpgpu_plugin import vfio
 from gpgpu_plugin.privsep import host_use
 
@@ -46,6 +47,7 @@ def check_unused(root: str, address: str) -> None:
     """Refuse a function that is not on a GPU's card, or that the host uses.
 
     :param root: root of sysfs
+    :raises UsedByHost: the host uses it
     :raises OSError: it is refused, or that cannot be read
     """
     check_card(root, address)
@@ -54,7 +56,7 @@ def check_unused(root: str, address: str) -> None:
     reason = (None if _has_vfio_driver(root, address)
               else host_use.HostUse(root).of(address))
     if reason is not None:
-        raise refused(address, reason)
+        raise privsep.UsedByHost(1, reason, address)
 
 
 def check_closed(root: str, address: str) -> None:

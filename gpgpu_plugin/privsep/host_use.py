@@ -2,7 +2,9 @@
 """Use of a PCI function by the host itself.
 
 Sources: Documentation/ABI/testing/sysfs-class-net, sysfs-block, sysfs-bus-pci
-(boot_vga, enable); proc(5) on mountinfo; open(2) on O_EXCL and block devices.
+(boot_vga, enable); proc(5) on mountinfo and fd; open(2) on O_EXCL and block
+devices; Documentation/gpu/drm-uapi.rst on device nodes; NVIDIA's driver README
+on /proc/driver/nvidia and on device nodes, whose major number is 195.
 """
 
 from __future__ import annotations
@@ -11,16 +13,25 @@ import contextlib
 import errno
 import os
 import pathlib
+import re
+import stat
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 BOOT_DISPLAY = 'it is the display that the host booted with'
 OPEN = 'a process has it open'
 
 _IFF_UP = 1
+_NVIDIA_MAJOR = 195
+_NODES = {'drm': 'dri', 'accel': 'accel'}
+"""Folders below /dev of the nodes of a class of devices."""
 
 
 class HostUse:
-    """Finder of mounts, disks, network interfaces and displays of a function.
+    """Finder of what the host itself uses of a function.
+
+    That is mounts, disks, network interfaces, displays, and processes that
+    have a node of its driver open, such as CUDA, a monitor or a container.
 
     :param root: root of sysfs
     :param proc: root of procfs
@@ -50,6 +61,41 @@ class HostUse:
             reason = self._disk_usage(name)
             if reason is not None:
                 return f'its disk {name} {reason}'
+        return self._opened(self._nodes(address, path))
+
+    def _nodes(self, address: str, path: str) -> dict[int, str]:
+        """Return the nodes of a GPU's driver, by device number."""
+        found = {}
+        for kind, folder in _NODES.items():
+            for name in self._below(path, kind):
+                # A connector of a display has none.
+                number = _read(f'{self._root}/class/{kind}/{name}/dev')
+                if number is not None:
+                    major, minor = map(int, number.split(':'))
+                    found[os.makedev(major, minor)] = f'/dev/{folder}/{name}'
+        known = re.search(r'^Device Minor:\s*(\d+)', _read(
+            f'{self._proc}/driver/nvidia/gpus/{address}/information') or '',
+            re.MULTILINE)
+        if known is not None:
+            found[os.makedev(_NVIDIA_MAJOR, int(known[1]))] = (
+                f'/dev/nvidia{known[1]}')
+        return found
+
+    def _opened(self, nodes: Mapping[int, str]) -> str | None:
+        """Return which process has one of some nodes open, in any container.
+
+        :param nodes: by device number
+        """
+        for pid in filter(str.isdigit, _names(self._proc) if nodes else ()):
+            folder = f'{self._proc}/{pid}'
+            for name in _names(f'{folder}/fd'):
+                # A process may end, or close what it has open, meanwhile.
+                with contextlib.suppress(FileNotFoundError,
+                                         ProcessLookupError):
+                    file = os.stat(f'{folder}/fd/{name}')
+                    if stat.S_ISCHR(file.st_mode) and file.st_rdev in nodes:
+                        return (f'process {pid} ({_read(f"{folder}/comm")}) '
+                                f'has {nodes[file.st_rdev]} open')
         return None
 
     def _below(self, path: str, kind: str) -> Iterator[str]:
@@ -101,6 +147,6 @@ def _read(path: str) -> str | None:
 
 
 def _names(folder: str) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return sorted(os.listdir(folder))
     return []

@@ -33,6 +33,9 @@ def translate_errors(path: str, what: str) -> Iterator[None]:
         yield
     except privsep.HelperUnavailable as exc:
         raise exception.HostNotReady(path=path, reason=exc.strerror) from None
+    except privsep.UsedByHost as exc:
+        raise exception.HostNotReady(
+            path=path, reason=f'the host uses it: {exc.strerror}') from None
     except privsep.HelperDied as exc:
         raise exception.HalfPrepared(
             path=path, reason=f'{what}: {exc.strerror}') from None

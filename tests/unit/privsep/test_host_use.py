@@ -110,3 +110,35 @@ class HostUseTest(base.BaseTestCase):
         (other / 'dev').write_text('8:0\n')
         self.write_mountinfo('22 1 8:0 / / rw - ext4 /dev/sda rw\n')
         self.assertIsNone(self.use())
+
+    def open_null(self, pid='812'):
+        """Let a process have /dev/null open, whose number is 1:3."""
+        folder = self.proc / pid / 'fd'
+        folder.mkdir(parents=True)
+        (folder / '0').symlink_to(self.dev / 'gone')
+        (folder / '5').symlink_to('/dev/null')
+        (folder.parent / 'comm').write_text('python3\n')
+
+    def test_process_that_has_a_render_node_open_is_named(self):
+        self.add_class_device('drm', 'card0-DP-1', status='connected')
+        self.add_class_device('drm', 'renderD128', dev='1:3')
+        self.assertIsNone(self.use())
+        self.open_null()
+        self.assertEqual(
+            'process 812 (python3) has /dev/dri/renderD128 open', self.use())
+
+    def test_node_of_another_gpu_does_not_count(self):
+        self.add_class_device('drm', 'renderD129', dev='226:129')
+        self.open_null()
+        self.assertIsNone(self.use())
+
+    def test_process_that_uses_cuda_is_named(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.privsep.host_use._NVIDIA_MAJOR', 1))
+        folder = self.proc / 'driver/nvidia/gpus' / ADDRESS
+        folder.mkdir(parents=True)
+        (folder / 'information').write_text(
+            'Model: \t\t NVIDIA L4\nDevice Minor: \t 3\n')
+        self.open_null()
+        self.assertEqual(
+            'process 812 (python3) has /dev/nvidia3 open', self.use())

@@ -255,3 +255,10 @@ class ErrorsTest(BindingCase):
         binder = self.make_binder(write=fail, read=fail)
         for method in (binder.reset, binder.config):
             self.refused(exception.HostNotReady, method, 'no helper')
+
+    def test_device_that_the_host_uses_is_not_blamed(self):
+        def fail(*args):
+            raise privsep.UsedByHost(1, 'process 812 (dcgm) has it open')
+        binder = self.make_binder(write=fail, read=fail)
+        self.refused(exception.HostNotReady, binder.reset,
+                     'the host uses it: process 812 (dcgm)')
