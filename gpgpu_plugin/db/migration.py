@@ -17,9 +17,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import sync_lock
 
 _FOLDER = pathlib.Path(__file__).parent / 'migrations'
-_REVISION = re.compile(r'\d{4}_\w+')
-_UNRELEASED = re.compile(r'\d{4}')
-"""Name of a revision of a version that was never released."""
+_REVISION = re.compile(r'\d{4}(_\w+)?')
+"""Name of a revision of gpgpu_plugin; a number alone was never released."""
 
 
 def _config(connection: sa.Connection | None = None) -> config.Config:
@@ -62,18 +61,18 @@ def refusal(found: str | None) -> str | None:
     known = revisions()
     if found is None or found in known:
         return None
-    if _UNRELEASED.fullmatch(found):
-        return (f'the schema is at revision {found} of a gpgpu_plugin that '
-                f'was never released, and cannot be upgraded: let [database] '
-                f'connection name an empty database, and run "gpgpu-manage '
-                f'db sync"')
-    if _REVISION.fullmatch(found) and found > known[-1]:
+    revision = _REVISION.fullmatch(found)
+    if revision is None:
+        return (f'the schema is at revision {found}, which is not one of '
+                f'gpgpu_plugin: [database] connection names the database of '
+                f'another service. Correct the option')
+    if revision[1] and found > known[-1]:
         return (f'the schema is at revision {found}, and this gpgpu_plugin '
                 f'knows none after {known[-1]}: a newer one has upgraded it. '
                 f'Upgrade gpgpu_plugin here; there is no downgrade')
-    return (f'the schema is at revision {found}, which is not one of '
-            f'gpgpu_plugin: [database] connection names the database of '
-            f'another service. Correct the option')
+    return (f'the schema is at revision {found}, made before the first '
+            f'release; create it anew: let [database] connection name an '
+            f'empty database, and run "gpgpu-manage db sync"')
 
 
 def check_current(engine: sa.Engine) -> None:

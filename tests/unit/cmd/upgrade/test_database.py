@@ -55,11 +55,11 @@ class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
         self.assertIn('a newer one has upgraded it', text)
         self.assertNotIn('db sync', text)
 
-    def test_schema_of_a_version_that_was_never_released_fails(self):
+    def test_schema_from_before_the_first_release_fails(self):
         self.set_revision('0039')
         text = self.failure(self.check())
-        self.assertIn('revision 0039 of a gpgpu_plugin that was never '
-                      'released', text)
+        self.assertIn('revision 0039, made before the first release; create '
+                      'it anew', text)
         self.assertIn('an empty database, and run "gpgpu-manage db sync"',
                       text)
 
