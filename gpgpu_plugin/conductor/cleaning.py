@@ -131,10 +131,8 @@ def _lock(session: orm.Session, host_id: int, device_uuid: str,
 
 def _token(device: device_db.AnyDevice) -> str | None:
     """Return the attempt to clean a device, or what made it dirty."""
-    if device.state != _State.CLEANING:
-        return device.clean_token
-    # None: the attempt began before the migration that added the column.
-    return device.clean_attempt or device.clean_token
+    return (device.clean_attempt if device.state == _State.CLEANING
+            else device.clean_token)
 
 
 def _check(device: device_db.AnyDevice, token: str,

@@ -135,7 +135,7 @@ def _outdated(active: Sequence[models.Assignment],
         for assignment in active
         if assignment.role == objects.ClaimRole.INSTANCE}
     return [assignment for assignment in claimed
-            if 0 < assignment.host_generation
+            if assignment.host_generation
             < built.get(assignment.host_id, 0)]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -102,7 +101,7 @@ class ConductorManager(operator_calls.OperatorCalls,
         self, ctxt: _Context, *, origin: session_obj.Origin,
         assignments: Sequence[str],
         driver_capacities: report_obj.DriverCapacities | None,
-        guest_addresses: claim_obj.GuestAddresses | None = None,
+        guest_addresses: claim_obj.GuestAddresses | None,
     ) -> inventory_obj.HostInventory:
         offered = claims.activate(
             self._by_host(ctxt, origin.host), assignments,
@@ -128,8 +127,7 @@ class ConductorManager(operator_calls.OperatorCalls,
         return changed
 
     def release(self, ctxt: _Context, *, origin: session_obj.Origin,
-                assignments: Sequence[str],
-                ages: Mapping[str, int] = types.MappingProxyType({}),
+                assignments: Sequence[str], ages: Mapping[str, int],
                 ) -> inventory_obj.HostInventory | None:
         released = releases.release(
             self._by_host(ctxt, origin.host), assignments, origin, ages)
@@ -219,7 +217,7 @@ class ConductorManager(operator_calls.OperatorCalls,
         known: Sequence[scheduling_obj.HostVersion], marker: int | None,
         refusals: Sequence[scheduling_obj.FilterRefusal],
         requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
-        period: float = 0.0,
+        period: float,
     ) -> scheduling_obj.Changes:
         changes = self._feed.changes_since(since, known, marker)
         recorded = self._refused.filtered(

@@ -186,7 +186,7 @@ class OperatorCalls(endpoint.Endpoint):
                     used_by: str | None, project: str | None, type: str | None,
                     vgpu_type: str | None, health: str | None,
                     include_retired: bool, limit: int, marker: str | None,
-                    faulty: bool = False,
+                    faulty: bool,
                     ) -> tuple[admin.DeviceInfo, ...]:
         return device_admin.list_all(
             self._db, host=host, variant=variant, state=state,

@@ -52,8 +52,7 @@ def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
     now = clock.utc(session)
     _leave_future(session, state, period, now)
     # What was begun is completed, even if the length was changed.
-    ending = outbox.auditing_until(state) or _begin_next(
-        state, period, now)
+    ending = state.auditing_until or _begin_next(state, period, now)
     beginning = state.audited_until
     if beginning is None or ending is None:
         return False
@@ -74,8 +73,9 @@ def _leave_future(session: orm.Session, state: models.NotificationState,
 
     The clock of the database was ahead.
     """
-    until = outbox.auditing_until(state) or state.audited_until
-    if until is None or until <= audit.ending(period, now):
+    until = state.auditing_until or state.audited_until
+    if (until is None or state.audited_since is None
+            or until <= audit.ending(period, now)):
         return
     complete = audit.beginning(period, now - DELAY)
     journal.note(
@@ -85,8 +85,7 @@ def _leave_future(session: orm.Session, state: models.NotificationState,
         f'from {complete}. Periods before it may have none, and those from it '
         f'to {until} that were written have a second one, which is right')
     _begin_at(state, complete)
-    if state.audited_since is not None:
-        state.audited_since = min(state.audited_since, complete)
+    state.audited_since = min(state.audited_since, complete)
 
 
 def _begin_next(state: models.NotificationState, period: audit.AuditPeriod,

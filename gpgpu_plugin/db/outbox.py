@@ -230,21 +230,11 @@ def lock_state(session: orm.Session) -> models.NotificationState:
         .execution_options(populate_existing=True)).one()
 
 
-def auditing_until(state: models.NotificationState,
-                   ) -> datetime.datetime | None:
-    """Return the end of a period of which some notifications are written."""
-    if state.audited_until is None or state.auditing_until is None or (
-            state.auditing_until <= state.audited_until):
-        return None
-    return state.auditing_until
-
-
 def audited_until(state: models.NotificationState,
                   usage_id: int) -> datetime.datetime | None:
     """Return until when the ``exists`` notifications of a usage are written.
 
     :returns: None: none ever was
     """
-    ending = (auditing_until(state)
-              if usage_id <= state.audited_usage_id else None)
-    return ending or state.audited_until
+    return (state.auditing_until if usage_id <= state.audited_usage_id
+            else None) or state.audited_until

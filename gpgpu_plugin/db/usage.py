@@ -206,9 +206,11 @@ def _notify_of_gaps(session: orm.Session, gaps: Collection[
         return
     # Waits for an audit of this moment, which does not see this transaction.
     state = outbox.lock_state(session)
+    if state.audited_since is None:
+        return
     for row, ended in gaps:
         until = outbox.audited_until(state, row['id'])
-        since = max(ended, state.audited_since or ended)
+        since = max(ended, state.audited_since)
         if until is not None and since < min(until, row['ended_at'] or until):
             notification_db.usages_exist(session, [row], since, until)
 

@@ -56,7 +56,7 @@ _GONE = (vm_states.BUILDING, vm_states.SOFT_DELETED, vm_states.DELETED)
 """States in which Nova destroys a guest for good, whatever its task."""
 
 Claims = Mapping[str | None, int]
-"""Generations of the host at the time of claims; 0: unknown."""
+"""Generations of the host at the time of claims, by migration."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,7 +374,8 @@ def _is_built_after(claims: Claims, migration: Migration) -> bool:
 
     Nova builds no guest of an instance that a migration is bringing here.
     """
-    return 0 < claims.get(migration.uuid, 0) < claims.get(None, 0)
+    return (migration.uuid in claims and None in claims
+            and claims[migration.uuid] < claims[None])
 
 
 def brought_by(location: Location, host: str) -> Migration | None:

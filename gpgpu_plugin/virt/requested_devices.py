@@ -117,7 +117,7 @@ def _demands(tracker: resource_tracker.ResourceTracker,
     try:
         request = request_mod.from_extra_specs(flavor.extra_specs)
     except exception.Invalid:
-        # An older version of the plugin has granted a claim for it.
+        # No claim is granted for it.
         return ()
     offered = tracker.inventory.resource_classes()
     return tuple(

@@ -167,8 +167,7 @@ class Baselines:
 
         Differences are returned to one cleaning only, however often it begins.
         A later cleaning was requested by an operator, who accepted the device
-        as it is. A field that an earlier release did not record is no
-        difference.
+        as it is. A field that the baseline does not have is no difference.
 
         :param firmware: that of the function now; None: it is not compared
         :param had_guest: whether a guest had the function: if there is no

@@ -298,17 +298,6 @@ class AttemptTest(CleaningCase):
         third = self.started(again, 'a2')
         self.assertEqual(('a2', task.request), (third.token, third.request))
 
-    def test_attempt_that_began_before_the_upgrade_begins_anew(self):
-        [task] = self.dirty()
-        self.started(task, 'a1')
-        with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.clean_attempt.is_not(None)).values(
-                    clean_token='a1', clean_attempt=None))
-        [again] = cleaning.tasks(self.db, 'h1')
-        self.finish(self.started(again, 'a2'), 'a2')
-        self.assertEqual({'available': 8}, self.states())
-
     def test_start_that_comes_twice_is_one(self):
         [task] = self.dirty()
         again = self.started(task, 'a1')

@@ -116,15 +116,6 @@ class ConfirmationTest(base.ConductorTestCase):
         self.assertEqual(
             {'dirty': 2, 'assigned': 2, 'available': 4}, self.states())
 
-    def test_what_is_replaced_may_be_younger_if_the_order_is_unknown(self):
-        moved = self.move(2, 'm1', 'h1')
-        with self.db.writer() as session:
-            session.execute(sa.update(models.Assignment).values(
-                host_generation=0))
-        self.boot(2)
-        self.confirm('m1', ())
-        self.assertEqual({('h1', 'instance', None): moved}, self.roles())
-
     def test_ledger(self):
         source = base.uuids(self.boot(1))
         moved = self.move(1, 'm1')

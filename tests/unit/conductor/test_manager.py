@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import inspect
 import logging
+import types
 import uuid
 
 import fixtures
@@ -111,6 +112,15 @@ class ManagerCase(base.ConductorTestCase):
         self.assertIsInstance(error, kind)
         return error
 
+    def activate(self, assignments):
+        return self.call(
+            CONTRACT.activate, assignments=assignments,
+            driver_capacities=None, guest_addresses=None)
+
+    def release(self, assignments, ages=types.MappingProxyType({})):
+        return self.call(
+            CONTRACT.release, assignments=assignments, ages=dict(ages))
+
     def abort(self, assignments, *, touched):
         return self.call(
             CONTRACT.abort, assignments=assignments, touched=touched,
@@ -198,28 +208,25 @@ class ClaimTest(ManagerCase):
         self.report_second_host()
         self.boot(1, host='h2')
         uuids = base.uuids(self.claim_by_rpc())
-        self.call(CONTRACT.activate, assignments=uuids,
-                  driver_capacities=None)
+        self.activate(uuids)
         self.assertEqual(['h2'], self.compute.changed)
 
     def test_activation_of_a_move_tells_nobody(self):
         self.report_second_host()
         self.boot(1, host='h2')
         uuids = base.uuids(self.claim_destination(1, 'm1', source='h2'))
-        self.call(CONTRACT.activate, assignments=uuids,
-                  driver_capacities=None)
+        self.activate(uuids)
         self.assertEqual([], self.compute.changed)
 
     def test_life_of_a_claim_by_rpc(self):
         uuids = base.uuids(self.claim_by_rpc())
-        self.call(CONTRACT.activate, assignments=uuids,
-                  driver_capacities=None)
+        self.activate(uuids)
         for found in (
                 self.call(CONTRACT.host_assignments, known=uuids),
                 self.call(CONTRACT.instance_assignments,
                           instance_uuid='i1')):
             self.assertEqual(uuids, [row.uuid for row in found])
-        self.call(CONTRACT.release, assignments=uuids)
+        self.release(uuids)
         for task in self.call(CONTRACT.clean_tasks, host='h1'):
             attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
             self.call(CONTRACT.clean_started, token=task.token, **attempt)
@@ -232,15 +239,13 @@ class ClaimTest(ManagerCase):
         self.assertEqual({'available': 8}, self.states())
         self.assertEqual([], self.compute.refreshed)
 
-
     def test_release_ends_usage_before_it_arrives_if_the_host_says_so(self):
-        """A host of the previous version does not say it."""
         [first, second] = base.uuids(self.boot(2))
         with self.db.writer() as session:
             session.execute(sa.update(models.Usage).values(
                 began_at=datetime.datetime(2026, 1, 1)))
-        self.call(CONTRACT.release, assignments=[first], ages={first: 3600})
-        self.call(CONTRACT.release, assignments=[second])
+        self.release([first], {first: 3600})
+        self.release([second])
         with self.db.reader() as session:
             ended = dict(session.execute(sa.select(
                 models.Usage.assignment_uuid, models.Usage.ended_at)).all())
@@ -260,9 +265,8 @@ class AuthorTest(ManagerCase):
     def test_events_of_a_hosts_calls_name_the_host(self):
         uuids = base.uuids(self.call(
             CONTRACT.claim, request=self.request(1)))
-        self.call(CONTRACT.activate, assignments=uuids,
-                  driver_capacities=None)
-        self.call(CONTRACT.release, assignments=uuids)
+        self.activate(uuids)
+        self.release(uuids)
         [task] = self.call(CONTRACT.clean_tasks, host='h1')
         attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
         self.call(CONTRACT.clean_started, token=task.token, **attempt)
@@ -291,7 +295,7 @@ class TextOfHostsTest(ManagerCase):
     def finished(self, result):
         """End a cleaning with one result; return the device."""
         uuids = base.uuids(self.boot(1))
-        self.call(CONTRACT.release, assignments=uuids)
+        self.release(uuids)
         [task] = self.call(CONTRACT.clean_tasks, host='h1')
         attempt = {'device_uuid': task.device_uuid, 'attempt': 'a1'}
         self.call(CONTRACT.clean_started, token=task.token, **attempt)
@@ -378,7 +382,7 @@ class ConfirmTest(ManagerCase):
         self.report_second_host()
         here = self.boot(2)
         self.boot(1, instance='i2', host='h2')
-        self.call(CONTRACT.release, assignments=base.uuids(here))
+        self.release(base.uuids(here))
         self.assertEqual([], self.compute.changed)
         self.clean_all()
         here = self.boot(2)
@@ -386,7 +390,7 @@ class ConfirmTest(ManagerCase):
         # An answer that was lost is asked for again.
         for _ in range(2):
             self.compute.changed.clear()
-            self.call(CONTRACT.release, assignments=base.uuids(here))
+            self.release(base.uuids(here))
             self.assertEqual((['h2'], []), (
                 self.compute.changed, self.compute.refreshed))
 
@@ -463,7 +467,7 @@ class OperatorTest(ManagerCase):
 class DeviceReleaseTest(ManagerCase):
 
     def test_released_device_is_dirty_and_its_host_refreshed(self):
-        self.call(CONTRACT.release, assignments=base.uuids(self.boot(1)))
+        self.release(base.uuids(self.boot(1)))
         self.clean_all(passed=False)
         [device] = device_admin.list_all(self.db, state='quarantined')
         shown = self.call(CONTRACT.device_release, device=device.uuid,

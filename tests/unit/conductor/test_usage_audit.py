@@ -114,13 +114,10 @@ class UsageAuditTest(base.ConductorTestCase):
         self.assertEqual([[11.5 * 3600] * 2] * 2,
                          self.audited_in_part(_Period.DAY, _Period.HOUR))
 
-    def test_end_that_the_previous_version_left_behind_is_ignored(self):
+    def test_usages_of_a_period_that_was_begun_are_audited_until_its_end(self):
         state = models.NotificationState(
             audited_until=NOON + HOUR, audited_usage_id=500,
-            auditing_until=NOON)
-        self.assertIsNone(outbox.auditing_until(state))
-        self.assertEqual(NOON + HOUR, outbox.audited_until(state, 7))
-        state.auditing_until = NOON + 2 * HOUR
+            auditing_until=NOON + 2 * HOUR)
         self.assertEqual(NOON + 2 * HOUR, outbox.audited_until(state, 7))
         self.assertEqual(NOON + HOUR, outbox.audited_until(state, 501))
 

@@ -145,7 +145,7 @@ class PlanTest(base.BaseTestCase):
 
 
 class UnsupportedTest(conductor_base.ConductorTestCase):
-    """H100 behind NVSwitches, after an upgrade to a plugin that knows."""
+    """H100 behind NVSwitches that a later scan has found."""
 
     H100 = admin.VariantInfo(name='H100', vendor='10de', device='2330')
 

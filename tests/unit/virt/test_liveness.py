@@ -335,13 +335,6 @@ class HereTest(TableTestCase):
                     build, claimed(host_generation=order),
                     migrations=[home(status)]), (status, order))
 
-    def test_migration_decides_while_the_order_is_unknown(self):
-        for build, migration in ((0, 0), (8, 0), (0, 8)):
-            self.assertEqual(['build'], self.dead(
-                make.assignment(uuid='build', host_generation=build),
-                claimed(host_generation=migration),
-                migrations=[home('error')]))
-
     def test_newer_build_replaces_the_migration_that_brought_it_alone(self):
         # Built after m0; then m1 brought it here again.
         self.assertEqual(['build', 'of-m0'], self.dead(
