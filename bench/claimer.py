@@ -17,6 +17,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import hosts
+from tests.fixtures import tenant
 
 # Share of requests for two types.
 _PAIRS = 0.25
@@ -126,6 +127,7 @@ class Claimers:
             granted = self._calls.claim(
                 gpgpu_context.admin(), hosts.origin(host, self._nodes[host]),
                 claim_obj.ClaimRequest(
+                    **tenant.TENANT,
                     instance_uuid=instance, host=host, request=asked))
         except exception.ClaimDenied as exc:
             if exc.reason not in _REFUSALS:

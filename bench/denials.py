@@ -42,6 +42,7 @@ from gpgpu_plugin.scheduler_filters import gpu_filter
 from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import gpu_weigher
+from tests.fixtures import tenant
 
 _HOSTS = 10
 _BURST = 8
@@ -209,6 +210,7 @@ class _Cloud:
     def _claim(self, spec: objects.RequestSpec, host: str) -> None:
         asked = request_view.read_request(typing.cast(typing.Any, spec))
         claims.claim(self._db, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=spec.instance_uuid, host=host, request=asked,
             allocated={naming.provider_uuid(
                 race.node_uuid(host), race.VARIANT): {

@@ -36,6 +36,7 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import hosts as hosts_fixture
 from tests.fixtures import services
+from tests.fixtures import tenant
 
 _GOAL_SECONDS = 5
 _GOAL_MIB = 500
@@ -153,6 +154,7 @@ class _Claimers:
             try:
                 granted = self._calls.claim(
                     context, origin, claim_obj.ClaimRequest(
+                        **tenant.TENANT,
                         instance_uuid=str(uuid.uuid4()), host='h0',
                         request=request.Request(demands=(request.Demand(
                             resource_class=self._class, count=1),))))

@@ -16,6 +16,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory
+from tests.fixtures import tenant
 
 _TAKE = sa.text('''
     WITH device AS (
@@ -33,9 +34,11 @@ _TAKE = sa.text('''
     assignment AS (
         INSERT INTO assignments (
             uuid, device_id, host_id, instance_uuid, role, migration_uuid,
-            ordinal, active, vgpu_type, resource_class)
+            ordinal, active, vgpu_type, resource_class, request, allocated,
+            project_id, user_id, flavor, claimed_at, host_generation, exact)
         SELECT :uuid, id, host_id, :instance, 'instance', '', 0, 1,
-            'passthrough', :resource_class FROM device)
+            'passthrough', :resource_class, '{}', false, 'p', 'u', 'f',
+            CURRENT_TIMESTAMP, 0, false FROM device)
     SELECT device.uuid, device.stable_id, device.address, host.node_uuid,
         host.generation FROM device, host''')
 
@@ -72,7 +75,8 @@ def take_any(db: api.Database, asked: claim_obj.ClaimRequest,
             host=asked.host, role=claim_obj.ClaimRole.INSTANCE,
             device_uuid=taken.uuid, stable_id=taken.stable_id,
             address=taken.address, variant='', state='provisioning',
-            resource_class=resource_class),),
+            resource_class=resource_class, host_generation=0,
+            **tenant.TENANT),),
         inventory=inventory.HostInventory(
             host=asked.host, node_uuid=taken.node_uuid,
             generation=taken.generation))

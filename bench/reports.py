@@ -24,6 +24,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import hosts
 from tests.fixtures import services
+from tests.fixtures import tenant
 
 REPORTS = 500
 HOST = 'h0'
@@ -97,6 +98,7 @@ class _Host:
         self.report()
         name = naming.resource_class(race.VARIANT)
         claim = conductor_claims.claim(self._db, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid='i1', host=HOST, request=request.Request(demands=(
                 request.Demand(resource_class=name, count=count),)),
             allocated={naming.provider_uuid(

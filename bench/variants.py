@@ -32,6 +32,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
 from tests.fixtures import hosts
 from tests.fixtures import services
+from tests.fixtures import tenant
 
 HOSTS = 300
 THREADS = 4
@@ -94,6 +95,7 @@ class _Claimer(threading.Thread):
             began = time.perf_counter()
             try:
                 claims.claim(self._db, claim_obj.ClaimRequest(
+                    **tenant.TENANT,
                     instance_uuid=str(uuid.uuid4()),
                     host=f'h{number * 7 % self._count}',
                     request=request.Request(demands=(request.Demand(

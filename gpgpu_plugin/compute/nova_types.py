@@ -308,8 +308,8 @@ class Instance(typing.Protocol):
     """
 
     uuid: str
-    project_id: str | None
-    user_id: str | None
+    project_id: str
+    user_id: str
     host: str | None
     node: str | None
     vm_state: str | None

@@ -145,7 +145,7 @@ def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
         groups=inventory.inventory(host, groups).groups,
         drifts=database.compare(view.HostRows(
             host=host.name, assignments=rows, usages=tuple(usages),
-            restored_since=(host_state.utc(host.heard_at or 0)
+            restored_since=(host_state.utc(host.heard_at)
                             if host.restored else None),
             busy_devices=tuple(
                 view.DeviceRow(uuid=uuid, address=address, state=state)

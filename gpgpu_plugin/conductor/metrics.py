@@ -301,7 +301,7 @@ class Gauges:
         if self._per_host:
             family = self._family(
                 'gpgpu_host_heard_timestamp_seconds', 'When the host last '
-                'called a conductor; 0 if it is not known.')
+                'called a conductor.')
             for host in hosts:
                 family.add_metric((host.name,), host.heard_at)
             yield family

@@ -132,11 +132,18 @@ def _insert_host(session: orm.Session,
         name=request.host, node=request.node, node_uuid=request.node_uuid,
         generation=1 + host_db.last_generation(
             session, request.host, request.node_uuid),
-        session=0, deleted=0, problems='[]', machine='{}', restored=False,
-        draining=host_db.was_draining(session, request.host))
+        session=0, session_began_at=clock.utc(session),
+        plugin_version=_version(request), deleted=0, problems='[]',
+        machine='{}', restored=False,
+        # No machine speaks for it yet.
+        heard_at=0, draining=host_db.was_draining(session, request.host))
     session.add(host)
     session.flush()
     return host
+
+
+def _version(request: objects.SessionRequest) -> str:
+    return request.version[:_LONGEST_VERSION]
 
 
 def _check_node(session: orm.Session, host: models.Host,
@@ -200,8 +207,7 @@ def _accept(session: orm.Session, host: models.Host,
     if host.start_uuid != request.start_uuid:
         host.session_began_at = clock.utc(session)
     host.start_uuid = request.start_uuid
-    host.plugin_version = request.version and request.version[
-        :_LONGEST_VERSION]
+    host.plugin_version = _version(request)
     if not machine.is_same_boot(_machine(host), request.identity):
         # While it was off, its cards may have been elsewhere: the same
         # report is news (conductor.sightings).

@@ -51,11 +51,11 @@ class AssignmentRow:
     allocated: bool
     lease_expires_at: float | None
     host_generation: int
-    source_host: str | None = None
-    project_id: str | None = None
-    user_id: str | None = None
-    flavor: str | None = None
-    exact: bool = False
+    source_host: str | None
+    project_id: str
+    user_id: str
+    flavor: str
+    exact: bool
 
 
 AnyAssignment = models.Assignment | AssignmentRow

@@ -89,8 +89,7 @@ def denied(by: author.Author, request: claim_obj.ClaimRequest,
     return _values(by, 'claim_denied', request.host, detail) | {
         # Of a claim that may be malformed.
         'instance_uuid': request.instance_uuid[:_UUID],
-        'project_id': (request.project_id
-                       and request.project_id[:_LONGEST]),
+        'project_id': request.project_id[:_LONGEST],
         'reason': reason[:_REASON]}
 
 

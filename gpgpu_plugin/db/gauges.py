@@ -54,7 +54,7 @@ class Capacity(typing.NamedTuple):
 class HeardHost(typing.NamedTuple):
     """A live host.
 
-    ``heard_at``: seconds since the epoch when it last called; 0: unknown.
+    ``heard_at``: seconds since the epoch when it last called.
     """
 
     name: str
@@ -83,8 +83,7 @@ def read(session: orm.Session, *, per_host: bool,
     :param silent_after: seconds without a call after which a host is silent,
         and nothing of it remains
     """
-    is_silent = (sa.func.coalesce(models.Host.heard_at, 0)
-                 < clock.now() - silent_after)
+    is_silent = models.Host.heard_at < clock.now() - silent_after
     host = models.Host.name if per_host else sa.null()
     return Gauges(
         notifications=outbox.number(session),
@@ -97,7 +96,7 @@ def read(session: orm.Session, *, per_host: bool,
             Capacity(name, variant, vgpu_type, int(most), int(remaining))
             for name, variant, vgpu_type, most, remaining
             in session.execute(_capacities(host, is_silent))],
-        hosts=[HeardHost(name, heard_at or 0, bool(silent))
+        hosts=[HeardHost(name, heard_at, bool(silent))
                for name, heard_at, silent
                in session.execute(
                    sa.select(models.Host.name, models.Host.heard_at, is_silent)

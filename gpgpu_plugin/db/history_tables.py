@@ -21,7 +21,7 @@ class Usage(column.Base):
     variant, flavor and assignment.
     ``assignment_uuid``: the assignment. ``instance_uuid``, ``role``,
     ``project_id``, ``user_id``: who used the device, as in ``assignments``.
-    ``flavor``: its name at the time of the claim; NULL: unknown. ``host``,
+    ``flavor``: its name at the time of the claim. ``host``,
     ``device_uuid``, ``address``, ``serial``, ``variant``, ``vgpu_type``,
     ``resource_class``: what was used, as it was in the beginning. The serial
     number of a vGPU is that of its GPU; NULL: unknown. ``began_at``,
@@ -45,12 +45,12 @@ class Usage(column.Base):
     assignment_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     instance_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
     role: orm.Mapped[str] = orm.mapped_column(sa.String(16))
-    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    flavor: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    project_id: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    user_id: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    flavor: orm.Mapped[str] = orm.mapped_column(column.NAME)
     host: orm.Mapped[str] = orm.mapped_column(column.NAME)
-    device_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
-    address: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
+    device_uuid: orm.Mapped[str] = orm.mapped_column(column.UUID)
+    address: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     serial: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
     variant: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     vgpu_type: orm.Mapped[str] = orm.mapped_column(sa.String(64))
@@ -68,7 +68,7 @@ class Event(column.Base):
     ``at``: when it happened (UTC). ``kind``: what happened. ``host``,
     ``device_uuid``, ``assignment_uuid``, ``instance_uuid``: the objects that
     it concerns, if any. ``project_id``: of the instance. ``actor``: who caused
-    it, see db.author; NULL: unknown. ``request_id``: of the
+    it, see db.author. ``request_id``: of the
     user's request to Nova, or else of the call that caused it. ``reason``:
     name of the reason of a refusal. ``detail``: further information for
     operators. ``count``: how many equal refusals the row stands for.
@@ -95,7 +95,7 @@ class Event(column.Base):
     assignment_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     instance_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    actor: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    actor: orm.Mapped[str] = orm.mapped_column(column.NAME)
     request_id: orm.Mapped[str | None] = orm.mapped_column(sa.String(40))
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     detail: orm.Mapped[str | None] = orm.mapped_column(sa.Text)

@@ -211,7 +211,7 @@ def lock_row(session: orm.Session, name: str) -> models.Lock:
 
 def silence(host: models.Host) -> float:
     """Return the seconds since a host called."""
-    return clock.epoch(_session(host)) - (host.heard_at or 0)
+    return clock.epoch(_session(host)) - host.heard_at
 
 
 def hear(host: models.Host) -> None:
@@ -257,11 +257,11 @@ def closed(session: orm.Session, since: float) -> dict[str, ClosedHost]:
     :param since: a host that has not called since then is silent
     """
     host, states = models.Host, host_state.HostState
-    heard_at = sa.func.coalesce(host.heard_at, 0.0)
     found = session.execute(
-        sa.select(host.name, heard_at, host.restored, host.service_disabled)
+        sa.select(host.name, host.heard_at, host.restored,
+                  host.service_disabled)
         .where(host.deleted == 0, sa.or_(
-            heard_at < since, host.restored, host.service_disabled,
+            host.heard_at < since, host.restored, host.service_disabled,
             host.draining))
         .order_by(host.name))
     return {
@@ -272,17 +272,15 @@ def closed(session: orm.Session, since: float) -> dict[str, ClosedHost]:
 
 
 def of_other_versions(session: orm.Session, version: str,
-                      since: float) -> list[tuple[str, str | None]]:
+                      since: float) -> list[tuple[str, str]]:
     """Return name and version of live hosts with another version.
 
     :param since: only hosts that called since then
-    :returns: the version is None if it is unknown
     """
     return list(session.execute(
         sa.select(models.Host.name, models.Host.plugin_version)
         .where(models.Host.deleted == 0, models.Host.heard_at >= since,
-               sa.or_(models.Host.plugin_version.is_(None),
-                      models.Host.plugin_version != version))
+               models.Host.plugin_version != version)
         .order_by(models.Host.name)).tuples())
 
 

@@ -78,8 +78,8 @@ class Host(Base):
     the last scan could not read, for ``host show``. ``reported_at``: when that
     scan arrived, in UTC. ``session``: number of the start of nova-compute that
     speaks for the host, 0 before the first. ``session_began_at``: when that
-    start began it (UTC); NULL: unknown. ``plugin_version``: of its
-    gpgpu_plugin; NULL: unknown. ``start_uuid``: that start; NULL when
+    start began it (UTC). ``plugin_version``: of its
+    gpgpu_plugin. ``start_uuid``: that start; NULL when
     the host must begin a new session, after a restore of the database, or if
     the change of a variant failed on it.
     ``machine``: JSON of the identity of its machine. ``heard_at``: seconds
@@ -118,12 +118,12 @@ class Host(Base):
     reported_at: orm.Mapped[datetime.datetime | None]
     session: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0, server_default='0')
-    session_began_at: orm.Mapped[datetime.datetime | None]
-    plugin_version: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
+    session_began_at: orm.Mapped[datetime.datetime]
+    plugin_version: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     start_uuid: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
     machine: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='{}', server_default=column.EMPTY_OBJECT)
-    heard_at: orm.Mapped[float | None] = orm.mapped_column(sa.Double)
+    heard_at: orm.Mapped[float] = orm.mapped_column(sa.Double)
     takeover: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     restored: orm.Mapped[bool] = orm.mapped_column(
@@ -301,8 +301,8 @@ class Device(Base):
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
     replaced_by: orm.Mapped[str | None] = orm.mapped_column(column.UUID)
-    vendor_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
-    product_id: orm.Mapped[str | None] = orm.mapped_column(column.PCI_ID)
+    vendor_id: orm.Mapped[str] = orm.mapped_column(column.PCI_ID)
+    product_id: orm.Mapped[str] = orm.mapped_column(column.PCI_ID)
     vgpu_capability: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     driver_capacity: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     health: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
@@ -326,11 +326,10 @@ class Assignment(Base):
     devices, another one is refused. ``allocated``: an allocation in Placement
     covers it. ``project_id``, ``user_id``, ``claimed_at``, ``ended_at``: who
     used the device and when (UTC), after Nova has forgotten the instance.
-    ``flavor``: name of the flavor that was claimed for, NULL if the host did
-    not say.
+    ``flavor``: name of the flavor that was claimed for.
     ``lease_expires_at``: seconds since the epoch until which a claim that
     nobody activated lasts. ``host_generation``: the generation of the host
-    before the claim, which orders the claims on it; 0: unknown.
+    before the claim, which orders the claims on it.
     ``source_host``: from which the migration is, which may end the claim.
     ``exact``: the instance named the device instead of requesting one by its
     flavor. ``guest_addresses``: JSON list of the PCI addresses of the device's
@@ -368,9 +367,9 @@ class Assignment(Base):
         sa.Text, server_default=column.EMPTY_OBJECT)
     allocated: orm.Mapped[bool] = orm.mapped_column(
         default=False, server_default='0')
-    project_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    user_id: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
-    flavor: orm.Mapped[str | None] = orm.mapped_column(column.NAME)
+    project_id: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    user_id: orm.Mapped[str] = orm.mapped_column(column.NAME)
+    flavor: orm.Mapped[str] = orm.mapped_column(column.NAME)
     claimed_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         server_default=column.UNKNOWN_TIME)
     lease_expires_at: orm.Mapped[float | None] = orm.mapped_column(

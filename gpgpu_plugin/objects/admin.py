@@ -45,7 +45,7 @@ class HostInfo:
     :ivar restored: the host has to report what it has, since the database was
         restored from a backup
     :ivar draining: no instance gets a device of it
-    :ivar version: of its gpgpu_plugin; None: unknown
+    :ivar version: of its gpgpu_plugin
     :ivar host_state: a domain.host_state.HostState; None: not known
     """
 
@@ -56,11 +56,11 @@ class HostInfo:
     reported_at: str | None
     devices: dict[str, int]
     problems: tuple[str, ...] = ()
-    session: int = 0
-    heard_at: str | None = None
+    session: int
+    heard_at: str
     restored: bool = False
     draining: bool = False
-    version: str | None = None
+    version: str
     host_state: str | None = None
 
     @property
@@ -164,7 +164,7 @@ class DeviceInfo:
         them applies to a device that is not assigned, else the state; an
         assigned device that is missing is shown as ``assigned``
     :ivar used_by: UUID of the instance that it is assigned to
-    :ivar project_id: project of that instance; None if nobody named it
+    :ivar project_id: project of that instance
     :ivar kind: ``pci`` or ``mdev``
     :ivar parent: UUID of the parent GPU of an mdev row or a VF
     :ivar vgpu_type: type of the vGPU that exists there or may be created

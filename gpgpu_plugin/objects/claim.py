@@ -58,9 +58,9 @@ class ClaimRequest:
     role: ClaimRole = ClaimRole.INSTANCE
     migration_uuid: str | None = None
     source_host: str | None = None
-    project_id: str | None = None
-    user_id: str | None = None
-    flavor: str | None = None
+    project_id: str
+    user_id: str
+    flavor: str
     request: request_mod.Request
     allocated: dict[str, dict[str, int]] = dataclasses.field(
         default_factory=dict)
@@ -107,7 +107,7 @@ class Assignment:
         was not activated is presumed alive; None once activated
     :ivar host_generation: generation of the host before the claim. A later
         claim on the host has a higher one, also after the database was
-        restored; 0: unknown
+        restored
     :ivar exact: whether the instance named the device instead of requesting
         one by its flavor. It keeps the device in a resize on one host
     :ivar project_id, user_id, flavor: as in ClaimRequest
@@ -130,11 +130,11 @@ class Assignment:
     placement_id: codec.Counter | None = None
     state: str
     lease_expires_at: codec.StoredTime | None = None
-    host_generation: codec.Counter = 0
+    host_generation: codec.Counter
     exact: bool = False
-    project_id: str | None = None
-    user_id: str | None = None
-    flavor: str | None = None
+    project_id: str
+    user_id: str
+    flavor: str
     used_seconds: codec.StoredCounter | None = None
 
 

@@ -43,12 +43,12 @@ class EventInfo:
     id: int
     at: str
     kind: str
+    actor: str
     host: str | None = None
     device_uuid: str | None = None
     assignment_uuid: str | None = None
     instance_uuid: str | None = None
     project_id: str | None = None
-    actor: str | None = None
     request_id: str | None = None
     reason: str | None = None
     count: int = 1

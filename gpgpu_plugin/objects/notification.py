@@ -47,12 +47,12 @@ class AssignmentPayload(Payload):
 
     uuid: str
     instance_uuid: str
-    project_id: str | None
-    user_id: str | None
-    flavor: str | None
+    project_id: str
+    user_id: str
+    flavor: str
     host: str
-    device_uuid: str | None
-    address: str | None
+    device_uuid: str
+    address: str
     serial: str | None
     variant: str | None
     vgpu_type: str

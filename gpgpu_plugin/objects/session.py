@@ -28,7 +28,7 @@ class SessionRequest:
         place: it must not take it back from a nova-compute that is alive
     :ivar doubted: the database contradicts the host's book, so it must have
         been restored from a backup
-    :ivar version: of its gpgpu_plugin; None: it does not say
+    :ivar version: of its gpgpu_plugin
     :ivar cloud: UUID of the cloud that gave it sessions before; empty: none
     """
 
@@ -41,7 +41,7 @@ class SessionRequest:
     generation: codec.Counter = 0
     superseded: bool = False
     doubted: bool = False
-    version: str | None = None
+    version: str
     cloud: str = ''
 
 
@@ -57,7 +57,7 @@ class Session:
     number: int
     generation: int
     restored: bool
-    cloud: str = ''
+    cloud: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

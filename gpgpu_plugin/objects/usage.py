@@ -51,14 +51,14 @@ class UsageInfo:
     """
 
     uuid: str
-    project_id: str | None
-    user_id: str | None
+    project_id: str
+    user_id: str
     instance_uuid: str
     role: str
-    flavor: str | None
+    flavor: str
     host: str
-    device_uuid: str | None
-    address: str | None
+    device_uuid: str
+    address: str
     serial: str | None
     variant: str | None
     vgpu_type: str

@@ -30,6 +30,7 @@ from tests.fixtures import clocks
 from tests.fixtures import cloud
 from tests.fixtures import cloud_views
 from tests.fixtures import libvirt_cloud
+from tests.fixtures import tenant
 from tests.functional import test_vgpus
 
 _VERSION = '1.39'
@@ -157,6 +158,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         tracker = self.tracker(host)
         granted = tracker.session.call(
             tracker.api.claim, claim_obj.ClaimRequest(
+                **tenant.TENANT,
                 instance_uuid=instance, host=host, request=request.Request(
                     demands=(request.Demand(
                         resource_class=resource_class, count=1),)), **role))

@@ -172,7 +172,7 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
             name='H100', vendor='10de', device='2330'))
         begun = self.host.begin_session(
             ADMIN, request=session_obj.SessionRequest(
-                host='h1', node='h1', node_uuid=base.NODE,
+                host='h1', node='h1', node_uuid=base.NODE, version='1',
                 start_uuid=hosts.start_uuid('h1'),
                 identity=hosts.machine.MachineIdentity(machine_id='h1')))
         self.origin = hosts.origin('h1', base.NODE, session=begun.number)

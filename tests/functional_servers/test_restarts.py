@@ -32,6 +32,7 @@ from tests.fixtures import keys
 from tests.fixtures import patience
 from tests.fixtures import proxy
 from tests.fixtures import services
+from tests.fixtures import tenant
 from tests.unit.conductor import base as conductor_base
 
 
@@ -231,6 +232,7 @@ class RestartTest(base.BaseTestCase):
             claim = self.call(
                 self.host.claim, origin=origin,
                 request=claim_obj.ClaimRequest(
+                    **tenant.TENANT,
                     instance_uuid=instance, host='h1', request=request.Request(
                         demands=(request.Demand(
                             resource_class='CUSTOM_GPU_H100', count=1),))))

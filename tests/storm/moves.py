@@ -17,6 +17,7 @@ from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import migration as virt_migration
 from gpgpu_plugin.virt import roles
+from tests.fixtures import tenant
 from tests.storm import ground_truth
 from tests.storm import nova as nova_mod
 
@@ -42,6 +43,7 @@ def claim_request(instance: str, host: str, gpus: int,
     :param migration: the migration whose destination the host is
     """
     return claim_obj.ClaimRequest(
+        **tenant.TENANT,
         instance_uuid=instance, host=host,
         role=claim_obj.ClaimRole.INSTANCE if migration is None
         else claim_obj.ClaimRole.DESTINATION,

@@ -11,10 +11,12 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import claim
 from tests.fixtures import cloud_views
 from tests.fixtures import ownership
+from tests.fixtures import tenant
 
 GPU = '0000:18:00.0'
 OTHER = '0000:19:00.0'
 ASSIGNMENT = claim.Assignment(
+    **tenant.TENANT, host_generation=1,
     uuid='a1', instance_uuid='i1', host='gpu1', role=claim.ClaimRole.INSTANCE,
     device_uuid='d1', stable_id='s1', address=GPU, variant='H100',
     resource_class='CUSTOM_GPU_H100', state='assigned')

@@ -78,7 +78,7 @@ def computes(session: orm.Session, timeout: float,
             f'{host_state.minutes_to_report(digest_interval)} min of that '
             f'call; a restart of nova-compute there hastens it'))
     others = [
-        f'{name} has {other or "an unknown version"}' for name, other
+        f'{name} has {other}' for name, other
         in host_db.of_other_versions(session, version.VERSION, since)]
     if others:
         found.append(result.warning(

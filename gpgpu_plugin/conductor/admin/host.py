@@ -76,8 +76,7 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
         reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
                      if host.reported_at else None),
         problems=tuple(json.loads(host.problems)), session=host.session,
-        heard_at=(None if host.heard_at is None
-                  else host_state.utc(host.heard_at)),
+        heard_at=host_state.utc(host.heard_at),
         restored=host.restored, draining=host.draining,
         version=host.plugin_version)
 

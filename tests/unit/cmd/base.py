@@ -21,6 +21,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import hosts
+from tests.fixtures import tenant
 from tests.unit.conductor import base as machine
 
 INSTANCE = 'd9428888-122b-41e1-b85c-5d3b8d7d4f2e'
@@ -78,6 +79,7 @@ class CommandTestCase(base.BaseTestCase):
     def claim(self, count=1, instance=INSTANCE):
         db = self.conductor.db
         granted = claims.claim(db, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=instance, host='h1', request=request.Request(
                 demands=(request.Demand(
                     resource_class=naming.resource_class('H100'),

@@ -17,6 +17,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
 from tests.fixtures import hosts
+from tests.fixtures import tenant
 from tests.unit.cmd import base as cmd_base
 
 _HOLD = '''
@@ -76,8 +77,10 @@ class DBTest(base.BaseTestCase):
         self.addCleanup(database.engine.dispose)
         with database.writer() as session:
             session.add(models.Usage(
-                assignment_uuid='a', instance_uuid='i', role='instance',
-                host='h', vgpu_type='passthrough', resource_class='C',
+                **tenant.TENANT, assignment_uuid='a', instance_uuid='i',
+                role='instance', host='h', device_uuid='d', address='a',
+                vgpu_type='passthrough', resource_class='C',
+                began_at=datetime.datetime(2026, 10, 29),
                 ended_at=datetime.datetime(2026, 10, 30)))
         result = self.manage('db', 'purge', '--before', '2026-10-31')
         self.assertEqual(0, result.code)

@@ -16,6 +16,7 @@ from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.rpc import conductor_api
+from tests.fixtures import clocks
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_cloud
 from tests.unit.conductor import base as conductor_base
@@ -356,7 +357,8 @@ class ThousandHostsTest(DoctorCase):
                  for number in range(self.HOSTS)}
         with self.conductor.db.engine.begin() as connection:
             connection.execute(sa.insert(models.Host), [
-                {'name': name, 'node': name, 'node_uuid': node}
+                {'name': name, 'node': name, 'node_uuid': node, 'heard_at': 0,
+                 'plugin_version': '1', 'session_began_at': clocks.now()}
                 for name, node in nodes.items()])
             self._add_groups(connection, nodes)
         self.answers.update(self.agreeing(

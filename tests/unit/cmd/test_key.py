@@ -12,10 +12,10 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import models
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from tests.unit.cmd import base as cmd_base
+from tests.unit.db import base as db_base
 
 
 class KeyTest(base.BaseTestCase):
@@ -133,7 +133,7 @@ class KeyTest(base.BaseTestCase):
         self.done('key', 'init')
         db = api.Database(self.conf())
         db.write(lambda session: session.add_all(
-            models.Host(name=name, node=name, node_uuid=name, deleted=deleted)
+            db_base.host(name, deleted=deleted)
             for name, deleted in (('h1', 0), ('h2', 0), ('h3', 3))))
         new = self.folder / 'new'
         self.done('key', 'create', 'host', '--all', '--dir', str(new))

@@ -59,10 +59,10 @@ class MapTest(base.CommandTestCase):
                 self.done('map', *arguments)
             self.assertEqual(expected, called.call_count)
 
-    def test_map_by_owner_has_no_project_where_nobody_named_it(self):
+    def test_map_by_owner_names_projects(self):
         self.claim(1)
         shown = self.done('map', '--by', 'owner')
-        self.assertIn('A unknown project: 1 GPU\n', shown)
+        self.assertIn('A p1: 1 GPU\n', shown)
         self.assertIn('h1  N0[A - - -]', shown)
         self.assertIn('invalid choice', self.misused('map', '--by', 'age'))
 

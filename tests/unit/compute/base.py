@@ -22,6 +22,7 @@ from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import orphans
+from tests.fixtures import tenant
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
@@ -143,6 +144,7 @@ class ComputeTestCase(base.BaseTestCase):
         # As the scheduler did.
         self.client.allocations[instance] = {self.provider: {name: count}}
         return claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=instance, host='h1', request=request.Request(
                 demands=(request.Demand(
                     resource_class=name, count=count),)),

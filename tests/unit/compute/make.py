@@ -7,6 +7,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.objects import session as session_obj
+from tests.fixtures import tenant
 
 NODE = 'node-1'
 GROUP = 'provider-H100'
@@ -18,7 +19,7 @@ def session(api, book, offered=None):
     :param api: mock of a conductor's API
     """
     api.begin_session.return_value = session_obj.Session(
-        number=1, generation=1, restored=False)
+        number=1, generation=1, restored=False, cloud='c1')
     result = session_mod.HostSession(
         'h1', api, book, offered or offered_inventory.OfferedInventory(
             'h1', None, lambda: False, book.acknowledge), 's1')
@@ -45,6 +46,7 @@ def host_inventory(*groups, generation=1, host='h1'):
 
 def assignment(**kwargs):
     return claim.Assignment(**{
+        **tenant.TENANT, 'host_generation': 1,
         'uuid': 'a1', 'instance_uuid': 'i1', 'host': 'h1',
         'role': claim.ClaimRole.INSTANCE, 'device_uuid': 'd1',
         'stable_id': '/devices/x', 'address': '0000:3b:00.0',

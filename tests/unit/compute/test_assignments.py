@@ -42,7 +42,8 @@ def make_assignment(instance='i1', **kwargs):
         name: f'any {name}' for name, kind
         in typing.get_type_hints(claim.Assignment).items() if kind is str}
     return claim.Assignment(**{
-        **values, 'uuid': str(uuid.uuid4()), 'instance_uuid': instance,
+        **values, 'host_generation': 1,
+        'uuid': str(uuid.uuid4()), 'instance_uuid': instance,
         'host': 'h1', 'role': claim.ClaimRole.INSTANCE,
         'state': device_rules.DeviceState.ASSIGNED, **kwargs})
 

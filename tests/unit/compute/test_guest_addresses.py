@@ -26,7 +26,7 @@ class GuestAddressesTest(base.ComputeTestCase):
 
     def shown(self):
         """Return the buses in the guest that vendordata has."""
-        [gpus] = vendordata.gpus(self.conductor.db, 'i1', None)
+        [gpus] = vendordata.gpus(self.conductor.db, 'i1', 'p1')
         return [int(address[5:7], 16)
                 for [address] in gpus.get('addresses', ())]
 

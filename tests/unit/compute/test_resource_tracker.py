@@ -28,6 +28,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import migration
 from tests.fixtures import disk
 from tests.fixtures import patience
+from tests.fixtures import tenant
 from tests.unit.compute import base
 from tests.unit.compute import make
 
@@ -488,6 +489,7 @@ class RestartedDestinationTest(base.ComputeTestCase):
             context.admin(), 'T4', 'T4-8Q', None, enabled=True)
         claim = self.tracker.session.call(
             self.api.claim, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=str(uuid.uuid4()), host='h1',
             role=claim_obj.ClaimRole.DESTINATION, migration_uuid='migration',
             request=request.Request(demands=(request.Demand(

@@ -26,6 +26,7 @@ from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
 from tests.fixtures import hosts
 from tests.fixtures import reported
+from tests.fixtures import tenant
 
 
 def node_uuid(host):
@@ -155,6 +156,7 @@ class ConductorTestCase(base.BaseTestCase):
                 variant='H100', **kwargs):
         name = naming.resource_class(variant)
         return claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=instance, host=host,
             request=request.Request(
                 demands=(request.Demand(resource_class=name, count=count),),

@@ -267,7 +267,7 @@ class TwiceTest(base.ConductorTestCase):
         values = {
             'origin': hosts.origin('h1', base.NODE), 'host': 'h1',
             'request': session_obj.SessionRequest(
-                host='h1', node='h1', node_uuid=base.NODE,
+                host='h1', node='h1', node_uuid=base.NODE, version='1',
                 start_uuid=hosts.start_uuid('h1'),
                 identity=machine.MachineIdentity(machine_id='h1'),
                 expected=9, doubted=True)

@@ -95,8 +95,8 @@ class ClaimTest(base.ConductorTestCase):
         self.assertEqual({'assigned': 5, 'available': 3}, self.states())
 
     def test_class_of_somebody_else_is_not_ours(self):
-        self.assertEqual((), claims.claim(self.db, type(self.request())(
-            instance_uuid='i1', host='h1', request=request.Request(
+        self.assertEqual((), claims.claim(self.db, dataclasses.replace(
+            self.request(), allocated={}, request=request.Request(
                 demands=(request.Demand(
                     resource_class='CUSTOM_FPGA', count=1),))),
             lease=60).assignments)

@@ -9,6 +9,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.doctor import drift
 from tests.fixtures import clocks
+from tests.fixtures import tenant
 from tests.unit.conductor import base
 
 
@@ -163,7 +164,8 @@ class CloudTest(ExaminationCase):
 
     def test_key_of_a_host_that_was_deleted_is_left(self):
         self.sql(sa.insert(models.CallerKey).values(
-            kind='host', name='h1', number=1))
+            kind='host', name='h1', number=1, master_id='m1',
+            created_at=clocks.now()))
         self.assertEqual([], self.drifts())
         host_admin.delete(self.db, 'h1')
         [found] = self.drifts()
@@ -172,9 +174,10 @@ class CloudTest(ExaminationCase):
 
     def test_usage_on_a_host_that_was_deleted_is_ended(self):
         self.sql(sa.insert(models.Usage).values(
-            assignment_uuid='a1', instance_uuid='i1', role='instance',
-            host='gone', began_at=clocks.now(), vgpu_type='passthrough',
-            resource_class='CUSTOM_GPU_H100'))
+            **tenant.TENANT, assignment_uuid='a1', instance_uuid='i1',
+            role='instance', host='gone', device_uuid='d1',
+            address='0000:18:00.0', began_at=clocks.now(),
+            vgpu_type='passthrough', resource_class='CUSTOM_GPU_H100'))
         self.check_repaired('usage_without_assignment')
 
     def test_classes_are_those_of_all_types(self):

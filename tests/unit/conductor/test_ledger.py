@@ -76,7 +76,7 @@ class RecordTest(LedgerCase):
                         for step in task.steps],
             'request': task.request, 'attempt': 'a1',
             'assignment_uuid': task.assignment_uuid, 'instance_uuid': 'i1',
-            'project_id': None, 'actor': None, 'version': 1}, found)
+            'project_id': 'p1', 'actor': None, 'version': 1}, found)
 
     def test_failed_cleaning_says_why(self):
         found = self.last(self.ended(passed=False).device_uuid)

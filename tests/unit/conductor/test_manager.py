@@ -514,7 +514,7 @@ class SessionTest(ManagerCase):
             self.conf, self.db, self.compute)), timeout).call(
                 CONTRACT.begin_session, context.admin(),
                 request=session_obj.SessionRequest(
-                    host='h1', node='h1', node_uuid=base.NODE,
+                    host='h1', node='h1', node_uuid=base.NODE, version='1',
                     start_uuid=hosts.start_uuid('h1'),
                     identity=machine.MachineIdentity(machine_id='h1')))
         return logged.output

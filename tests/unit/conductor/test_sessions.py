@@ -190,7 +190,7 @@ class BeginTest(SessionCase):
     def test_number_that_no_host_can_have_is_refused(self):
         sent = codec.to_primitive(session_obj.SessionRequest(
             host='h1', node='h1', node_uuid='n1', start_uuid='s1',
-            identity=SAME, expected=2 ** 62, generation=2 ** 62))
+            version='1', identity=SAME, expected=2 ** 62, generation=2 ** 62))
         codec.received(session_obj.SessionRequest, sent)
         for field in ('expected', 'generation'):
             for number in (2 ** 62 + 1, -1, 2 ** 63 - 2, 2 ** 64):
@@ -216,8 +216,7 @@ class BeginTest(SessionCase):
 
     def test_start_says_which_version_the_host_has(self):
         for start, sent, stored in (
-                ('s1', '1.2.3', '1.2.3'), ('s2', None, None),
-                ('s3', 'x' * 100, 'x' * 64)):
+                ('s1', '1.2.3', '1.2.3'), ('s2', 'x' * 100, 'x' * 64)):
             self.begin(start, self.number(), version=sent)
             self.assertEqual(stored, host_admin.show(self.db, 'h1').version)
 

@@ -18,6 +18,7 @@ from gpgpu_plugin.domain import pci
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
+from tests.unit.db import base as db_base
 
 OPERATOR = 'root@control'
 
@@ -131,13 +132,10 @@ class TravelTest(SightingCase):
 
     def devices_of_hosts(self, session, count):
         for number in range(count):
-            host = models.Host(name=f'x{number}', node=f'x{number}',
-                               node_uuid=base.node_uuid(f'x{number}'))
+            host = db_base.host(f'x{number}')
             session.add(host)
             session.flush()
-            device = models.Device(
-                uuid=base.node_uuid(f'd{number}'), host_id=host.id,
-                stable_id='/0', address='0000:00:00.0', state='available')
+            device = db_base.device(f'd{number}', host_id=host.id)
             session.add(device)
             yield device
 

@@ -34,6 +34,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import tenant
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -220,6 +221,7 @@ class VerbMachine(RuleBasedStateMachine):
         variant, _ = CLASSES[name]
         try:
             granted = claims.claim(self.case.db, claim_obj.ClaimRequest(
+                **tenant.TENANT,
                 instance_uuid=instance, host='h1',
                 request=request_mod.Request(demands=(request_mod.Demand(
                     resource_class=name, count=1),)),

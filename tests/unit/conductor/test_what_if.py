@@ -23,6 +23,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import what_if as objects
 from tests.fixtures import examples
 from tests.fixtures import hosts
+from tests.fixtures import tenant
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -239,6 +240,7 @@ def denial(case, request, host, instance):
     """Claim for a migration from h1; return the reason of a denial."""
     try:
         claims.claim(case.db, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=instance, host=host, request=request,
             role=claim_obj.ClaimRole.DESTINATION, source_host='h1',
             migration_uuid=f'm-{instance}'), lease=60)
@@ -333,6 +335,7 @@ def boot(case, request, host, instance):
     """Claim and activate; return whether there was enough."""
     try:
         granted = claims.claim(case.db, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=instance, host=host, request=request), lease=60)
     except exception.ClaimDenied:
         return False

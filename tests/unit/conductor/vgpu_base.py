@@ -17,6 +17,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import examples as examples_mod
 from tests.fixtures import reported
+from tests.fixtures import tenant
 from tests.unit.conductor import base
 
 TYPES = tuple(vgpu_type.VGPUType(
@@ -80,6 +81,7 @@ class VGPUTestCase(base.ConductorTestCase):
             request_mod.Demand(resource_class=names[name], count=count)
             for name, count in counts.items()))
         return claims.claim(self.db, claim_obj.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid=instance, host='h1',
             request=request_mod.Request(demands=demands), allocated={
                 naming.provider_uuid(base.NODE, 'T4'): {

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class and builders of rows, without a conductor."""
 
+import datetime
+
 from oslotest import base
 
 from gpgpu_plugin.db import models
@@ -26,7 +28,16 @@ def host(name, **values):
     """Return the row of a host, whose node has the same name."""
     return models.Host(**{
         'name': name, 'node': name, 'node_uuid': f'node-of-{name}',
-        'generation': 1, 'deleted': 0, 'problems': '[]', **values})
+        'generation': 1, 'heard_at': 0, 'plugin_version': '1',
+        'session_began_at': datetime.datetime(2026, 11, 24), **values})
+
+
+def device(name, **values):
+    """Return the row of a GPU that is available."""
+    return models.Device(**{
+        'uuid': name, 'stable_id': name, 'address': name,
+        'state': 'available', 'pci_function': '{}', 'vendor_id': '',
+        'product_id': '', **values})
 
 
 def variant(name, **values):

@@ -77,8 +77,8 @@ class TransactionTest(base.DatabaseTestCase):
 
     def test_sqlite_keeps_foreign_keys(self):
         self.assertRaises(
-            db_exception.DBReferenceError, self.add, models.Device(
-                uuid='d1', host_id=99, stable_id='/d1', address='a'))
+            db_exception.DBReferenceError, self.add,
+            base.device('d1', host_id=99))
 
     def test_writers_of_sqlite_wait_for_each_other(self):
         # Each reads before it writes, which SQLite answers with 'database is

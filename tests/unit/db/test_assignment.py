@@ -10,6 +10,7 @@ from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from tests.fixtures import clocks
+from tests.fixtures import tenant
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -121,7 +122,8 @@ class UniqueKeyTest(base.ConductorTestCase):
             device = session.scalars(sa.select(models.Device).where(
                 models.Device.uuid == first.device_uuid)).one()
             session.add(models.Assignment(
-                uuid='second', device=device, host_id=device.host_id,
+                **tenant.TENANT, uuid='second', device=device,
+                host_id=device.host_id, host_generation=1,
                 instance_uuid='i2', role='instance', migration_uuid='',
                 ordinal=0, active=1,
                 vgpu_type='passthrough', resource_class='X', request='{}',
@@ -142,7 +144,8 @@ class UniqueKeyTest(base.ConductorTestCase):
                 device = session.scalars(sa.select(models.Device).where(
                     models.Device.uuid == free)).one()
                 session.add(models.Assignment(
-                    uuid=role, device=device, host_id=device.host_id,
+                    **tenant.TENANT, uuid=role, device=device,
+                    host_id=device.host_id, host_generation=1,
                     instance_uuid='i1', role=role,
                     migration_uuid=migration_uuid, ordinal=0, active=1,
                     vgpu_type='passthrough', resource_class='X',

@@ -40,7 +40,7 @@ class ClockTest(base.DatabaseTestCase):
 
     def test_seconds_of_a_stored_time_are_whole(self):
         at = datetime.datetime(2026, 10, 31, 1, 2, 3, 987654)
-        self.add(models.Event(at=at, kind='x'))
+        self.add(models.Event(at=at, kind='x', actor='me'))
         with self.db.reader() as session:
             self.assertEqual(
                 int(at.replace(tzinfo=datetime.UTC).timestamp()),

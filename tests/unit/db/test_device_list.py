@@ -11,9 +11,9 @@ from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from tests.unit.conductor import base
+from tests.unit.db import base as db_base
 
 FLAGS = list(itertools.product((True, False), repeat=3))
 CHILDREN = [(), *itertools.combinations(device_rules.DeviceState, 1),
@@ -60,13 +60,11 @@ class ShownStateTest(base.ConductorTestCase):
 
     def _row(self, parent_id, state, enabled, present, managed, name=None):
         unique = str(uuid.uuid4())
-        return models.Device(
-            uuid=unique, stable_id=name or unique, address='',
-            host_id=self.host.id,
+        return db_base.device(
+            unique, stable_id=name or unique, host_id=self.host.id,
             group_id=self.group.id if managed else None,
             parent_id=parent_id, state=str(state), enabled=enabled,
-            kind='pci' if parent_id is None else 'mdev',
-            present=present, generation=0, pci_function='{}')
+            kind='pci' if parent_id is None else 'mdev', present=present)
 
     def listed(self, **kwargs):
         with self.db.reader() as session:

@@ -4,9 +4,9 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
+from tests.unit.db import base as db_base
 
 
 class GaugesCase(base.ConductorTestCase):
@@ -48,11 +48,11 @@ class CountTest(GaugesCase):
         with self.db.writer() as session:
             host_db.get(session, 'h1').heard_at = 1234.5
         self.report_second_host()
-        with self.db.writer() as session:
-            host_db.get(session, 'h2').heard_at = None
-        self.assertEqual({('h1', 1234.5, False), ('h2', 0, False)},
+        with self.db.reader() as session:
+            now = host_db.get(session, 'h2').heard_at
+        self.assertEqual({('h1', 1234.5, False), ('h2', now, False)},
                          set(self.read().hosts))
-        self.assertEqual({('h1', 1234.5, True), ('h2', 0, True)},
+        self.assertEqual({('h1', 1234.5, True), ('h2', now, False)},
                          set(self.read(silent_after=900).hosts))
 
 
@@ -66,9 +66,7 @@ class LeftOutTest(GaugesCase):
     def test_mdev_row_is_not_counted(self):
         with self.db.writer() as session:
             host = host_db.get(session, 'h1')
-            session.add(models.Device(
-                uuid='m', host_id=host.id, stable_id='m', address='m',
-                kind='mdev', state='available'))
+            session.add(db_base.device('m', host_id=host.id, kind='mdev'))
         self.assertEqual(8, sum(self.devices().values()))
 
     def test_counts_are_those_of_the_list_of_hosts(self):

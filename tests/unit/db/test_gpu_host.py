@@ -29,11 +29,8 @@ class LoadTest(base.DatabaseTestCase):
 
     def device(self, group, state, **values):
         self.number += 1
-        row = models.Device(**{
-            'uuid': f'u{self.number}', 'host_id': self.host.id,
-            'group_id': group.id, 'stable_id': f's{self.number}',
-            'address': f'a{self.number}', 'state': state, 'enabled': True,
-            'present': True, 'generation': 1, **values})
+        row = base.device(f'd{self.number}', host_id=self.host.id,
+                          group_id=group.id, state=state, **values)
         self.add(row)
         return row
 

@@ -39,6 +39,6 @@ class LastReportTest(base.DatabaseTestCase):
             last_report.repeat(session, last_report.lock(session, 'h1'), 4)
         with self.db.reader() as session:
             self.assertEqual([(4, True), (0, False)], [
-                (host.report_number, (host.heard_at or 0) >= before)
+                (host.report_number, host.heard_at >= before)
                 for host in (host_db.get(session, 'h1'),
                              host_db.get(session, 'h2'))])

@@ -258,11 +258,13 @@ class MigrationMixin:
     def test_row_gets_defaults_of_columns_that_its_writer_does_not_know(self):
         with self.db.engine.begin() as connection:
             connection.exec_driver_sql(
-                "INSERT INTO hosts (id, name, node, node_uuid) "
-                "VALUES (77, 'h77', 'n77', 'u77')")
+                "INSERT INTO hosts (id, name, node, node_uuid, heard_at, "
+                "session_began_at, plugin_version) VALUES (77, 'h77', 'n77', "
+                "'u77', 0, '2026-11-24 00:00:00', '1')")
             connection.exec_driver_sql(
-                "INSERT INTO devices (id, uuid, host_id, stable_id, address)"
-                " VALUES (77, 'd77', 77, '/d77', 'a')")
+                "INSERT INTO devices (id, uuid, host_id, stable_id, address, "
+                "vendor_id, product_id) "
+                "VALUES (77, 'd77', 77, '/d77', 'a', '', '')")
             connection.exec_driver_sql(
                 "INSERT INTO variants (id, name, normalized_name, vendor, "
                 "device, resource_class) "

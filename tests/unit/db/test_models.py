@@ -9,11 +9,16 @@ from gpgpu_plugin.db import models
 
 # Columns that say what the row is about: no default could be true.
 IDENTITY = {
-    'hosts.node', 'variants.vendor', 'variants.device',
+    'hosts.node', 'hosts.session_began_at', 'hosts.plugin_version',
+    'hosts.heard_at', 'variants.vendor', 'variants.device',
     'variants.resource_class', 'host_gpu_groups.provider_uuid',
-    'devices.address', 'assignments.vgpu_type', 'assignments.resource_class',
+    'devices.address', 'devices.vendor_id', 'devices.product_id',
+    'assignments.vgpu_type', 'assignments.resource_class',
+    'assignments.project_id', 'assignments.user_id', 'assignments.flavor',
     'usages.instance_uuid', 'usages.role', 'usages.host', 'usages.vgpu_type',
-    'usages.resource_class', 'events.kind', 'cleanings.content',
+    'usages.resource_class', 'usages.project_id', 'usages.user_id',
+    'usages.flavor', 'usages.device_uuid', 'usages.address', 'events.kind',
+    'events.actor', 'cleanings.content',
     'cleanings.hash', 'host_answers.host', 'clouds.uuid'}
 
 

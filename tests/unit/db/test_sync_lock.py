@@ -50,10 +50,10 @@ class SQLiteLockTest(base.DatabaseTestCase):
     def rows(self):
         with self.db.engine.connect() as connection:
             return connection.exec_driver_sql(
-                'SELECT kind FROM events').scalars().all()
+                "SELECT uuid FROM clouds WHERE uuid = 'x'").scalars().all()
 
     def insert(self, connection):
-        connection.exec_driver_sql("INSERT INTO events (kind) VALUES ('x')")
+        connection.exec_driver_sql("INSERT INTO clouds (uuid) VALUES ('x')")
 
     def test_lock_of_another_session_is_refused_by_name(self):
         with self.held():

@@ -321,7 +321,7 @@ class AdoptedUsageTest(UsageMixin, test_adoption.AdoptionMixin,
         self.forget(granted)
         self.restored(self.book(granted))
         self.assertEqual(base.uuids(granted), self.running(
-            flavor=None, project_id=None, variant='H100'))
+            flavor='f1', project_id='p1', variant='H100'))
 
     def test_adopted_destination_is_usage_after_its_confirmation(self):
         granted = self.claim_destination(1, 'm1', source='h1')

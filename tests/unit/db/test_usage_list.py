@@ -14,6 +14,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage_list
 from gpgpu_plugin.objects import usage as objects
+from tests.fixtures import tenant
 from tests.unit.conductor import base
 
 NOON = datetime.datetime(2026, 11, 1, 12)
@@ -36,8 +37,9 @@ class UsageListCase(base.ConductorTestCase):
         with self.db.writer() as session:
             session.add(models.Usage(**{
                 'assignment_uuid': uuid, 'instance_uuid': 'i1',
-                'role': 'instance', 'project_id': 'p1', 'user_id': 'u1',
-                'host': 'h1', 'variant': 'H100', 'vgpu_type': 'passthrough',
+                **tenant.TENANT, 'role': 'instance', 'host': 'h1',
+                'device_uuid': 'd1', 'address': '0000:18:00.0',
+                'variant': 'H100', 'vgpu_type': 'passthrough',
                 'resource_class': 'CUSTOM_GPU_H100', 'began_at': began,
                 'ended_at': ended, **values}))
 
@@ -114,8 +116,8 @@ class ListTest(UsageListCase):
                 session, objects.UsageQuery(variant='L40S'), NOON, 9)
         self.assertEqual(objects.UsageInfo(
             uuid='b', project_id='p2', user_id='u2', instance_uuid='i2',
-            role='instance', flavor=None, host='h2', device_uuid=None,
-            address=None, serial=None, variant='L40S',
+            role='instance', flavor='f1', host='h2', device_uuid='d1',
+            address='0000:18:00.0', serial=None, variant='L40S',
             vgpu_type='passthrough', resource_class='CUSTOM_GPU_H100',
             began_at='2026-11-01T13:00:00Z', ended_at='2026-11-01T15:00:00Z',
             seconds=7200), row)
@@ -127,25 +129,25 @@ class SumTest(UsageListCase):
         super().setUp()
         self.add('a', hours(0), hours(2))
         self.add('b', hours(1), None, variant=None)
-        self.add('c', hours(1), hours(2), project_id=None)
+        self.add('c', hours(1), hours(2), project_id='p0')
         self.add('d', hours(1), hours(2), vgpu_type='L40S-8Q', flavor='f')
 
     def test_sums_by_each_set_of_keys(self):
         self.assertEqual(
-            [(None, 'H100', 1, 3600), ('p1', None, 1, 32400),
+            [('p0', 'H100', 1, 3600), ('p1', None, 1, 32400),
              ('p1', 'H100', 2, 10800)],
             self.summed(Key.PROJECT, Key.VARIANT))
         self.assertEqual(
             [('L40S-8Q', 1, 3600), ('passthrough', 3, 43200)],
             self.summed(Key.VGPU_TYPE))
-        self.assertEqual([(None, 3, 43200), ('f', 1, 3600)],
+        self.assertEqual([('f', 1, 3600), ('f1', 3, 43200)],
                          self.summed(Key.FLAVOR))
         self.assertEqual([('u1', 'i1', 'h1', 4, 46800)], self.summed(
             Key.USER, Key.INSTANCE, Key.HOST))
 
     def test_sums_of_a_period(self):
         self.assertEqual(
-            [(None, 1, 1800), ('p1', 3, 5400)],
+            [('p0', 1, 1800), ('p1', 3, 5400)],
             self.summed(Key.PROJECT, since=hours(1), until=hours(1.5)))
         self.assertEqual([], self.summed(Key.PROJECT, until=hours(0)))
 

@@ -8,6 +8,7 @@ from oslotest import base
 from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import gpu_maps
+from tests.fixtures import tenant
 
 NOW = datetime.datetime(2026, 11, 24, 12, tzinfo=datetime.UTC)
 
@@ -18,9 +19,9 @@ def ago(hours):
 
 def usage(device, began, ended=None, on='h1', name='u1'):
     return usage_obj.UsageInfo(
-        uuid=name, project_id=None, user_id=None, instance_uuid='i1',
-        role='instance', flavor=None, host=on, device_uuid=device,
-        address=None, serial=None, variant='H100', vgpu_type='passthrough',
+        **tenant.TENANT, uuid=name, instance_uuid='i1', role='instance',
+        host=on, device_uuid=device, address='0000:18:00.0', serial=None,
+        variant='H100', vgpu_type='passthrough',
         resource_class='CUSTOM_GPU_H100', began_at=ago(began),
         ended_at=None if ended is None else ago(ended), seconds=0)
 

@@ -6,10 +6,12 @@ from oslotest import base
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import claim as claim_obj
+from tests.fixtures import tenant
 
 
 def assignment(**kwargs):
     return claim_obj.Assignment(**{
+        **tenant.TENANT, 'host_generation': 1,
         'uuid': 'a1', 'instance_uuid': 'i1', 'host': 'h1',
         'role': claim_obj.ClaimRole.INSTANCE, 'device_uuid': 'd1',
         'stable_id': '/devices/x', 'address': '0000:3b:00.0',

@@ -7,12 +7,14 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
+from tests.fixtures import tenant
 
 
 class ClaimRequestTest(base.BaseTestCase):
 
     def make(self, **values):
         return claim.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid='i1', host='h1', request=request.Request(),
             **values)
 
@@ -40,12 +42,3 @@ class ClaimRequestTest(base.BaseTestCase):
                 exception.Invalid, codec.from_primitive, claim.ClaimRequest,
                 primitive)
             self.assertIn('migration_uuid', str(exc))
-
-    def test_assignment_of_an_older_peer_is_a_whole_gpu(self):
-        assignment = codec.from_primitive(claim.Assignment, {
-            'uuid': 'a1', 'instance_uuid': 'i1', 'host': 'h1',
-            'role': 'instance', 'device_uuid': 'd1', 'stable_id': '/d1',
-            'address': '0000:01:00.0', 'variant': 'A',
-            'resource_class': 'CUSTOM_GPU_A', 'state': 'assigned'})
-        self.assertEqual(('passthrough', None), (
-            assignment.vgpu_type, assignment.migration_uuid))

@@ -16,8 +16,10 @@ from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.objects import report
 from gpgpu_plugin.objects import scheduling
+from tests.fixtures import tenant
 
 REQUEST = claim.ClaimRequest(
+    **tenant.TENANT,
     instance_uuid='i1', host='h1',
     request=request.Request(
         demands=(request.Demand(resource_class='CUSTOM_GPU_A', count=2),),
@@ -55,6 +57,7 @@ VALUES = (
 FIRST_CALLS = """
 import dataclasses, sys, threading
 from gpgpu_plugin.objects import codec
+from tests.fixtures import tenant
 
 def fields(kind):
     return [(f'f{n}', kind, dataclasses.field(default=None))

@@ -12,8 +12,8 @@ from gpgpu_plugin.objects import notification
 # If a field was added, raise the minor version; if one was changed or removed,
 # the major one. Then correct the fingerprint.
 FINGERPRINTS = {
-    'AssignmentPayload': '1.0-f54f0098b0d550d7',
-    'AssignmentExistsPayload': '1.0-03afd48124a84705',
+    'AssignmentPayload': '1.0-6c8152d4637903c9',
+    'AssignmentExistsPayload': '1.0-5ea6f8eaa7603962',
     'DevicePayload': '1.0-7b69f0c74d078666',
     'RefusalPayload': '1.0-b94fe62e1ede4f16'}
 

@@ -16,10 +16,12 @@ from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import manager as conductor_manager
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import ping
+from tests.fixtures import tenant
 
 CONTRACTS = {
     conductor_contract.Conductor: conductor_manager.ConductorManager,
@@ -89,6 +91,7 @@ class ServeTest(base.BaseTestCase):
     """Tests of the primitives at an endpoint."""
 
     REQUEST = claim.ClaimRequest(
+        **tenant.TENANT,
         instance_uuid='i1', host='h1', request=request.Request())
 
     def serve(self, **arguments):
@@ -96,13 +99,13 @@ class ServeTest(base.BaseTestCase):
 
     def test_text_that_controls_a_terminal_arrives_escaped(self):
         [answer, _] = self.serve(request={
-            'instance_uuid': '\x1b[2J', 'host': 'h\n1', 'request': {}})
+            **codec.to_primitive(self.REQUEST),
+            'instance_uuid': '\x1b[2J', 'host': 'h\n1'})
         self.assertEqual((r'\x1b[2J', r'h\n1'),
                          (answer['instance_uuid'], answer['host']))
 
     def test_endpoint_takes_and_returns_primitives(self):
-        answers = self.serve(
-            request={'instance_uuid': 'i1', 'host': 'h1', 'request': {}})
+        answers = self.serve(request=codec.to_primitive(self.REQUEST))
         self.assertEqual(2, len(answers))
         self.assertIsInstance(answers[0], dict)
         self.assertEqual('i1', answers[0]['instance_uuid'])
@@ -122,19 +125,20 @@ class ServeTest(base.BaseTestCase):
         self.assertIsInstance(refusal.exc_info[1], exception.Invalid)
 
     def test_argument_that_the_contract_does_not_have_is_refused(self):
-        self.assertRaises(TypeError, self.serve, request={
-            'instance_uuid': 'i1', 'host': 'h1', 'request': {}}, mark='x')
+        self.assertRaises(
+            TypeError, self.serve, mark='x',
+            request=codec.to_primitive(self.REQUEST))
 
     def test_our_error_is_an_answer(self):
         refusal = self.assertRaises(
             oslo_messaging.ExpectedException, self.serve, request={
-                'instance_uuid': 'i1', 'host': 'unknown', 'request': {}})
+                **codec.to_primitive(self.REQUEST), 'host': 'unknown'})
         self.assertIsInstance(refusal.exc_info[1], exception.NotFound)
 
     def test_traceback_of_our_error_is_not_sent(self):
         refusal = self.assertRaises(
             oslo_messaging.ExpectedException, self.serve, request={
-                'instance_uuid': 'i1', 'host': 'unknown', 'request': {}})
+                **codec.to_primitive(self.REQUEST), 'host': 'unknown'})
         _, error, frames = refusal.exc_info
         self.assertNotIn('repeat', [
             frame.name for frame in traceback.extract_tb(frames)])

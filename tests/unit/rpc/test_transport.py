@@ -15,8 +15,10 @@ from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import hosts
+from tests.fixtures import tenant
 
 CLAIM = claim.ClaimRequest(
+    **tenant.TENANT,
     instance_uuid='i1', host='h1', request=request.Request())
 
 ORIGIN = hosts.origin('h1', 'n1')

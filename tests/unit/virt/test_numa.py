@@ -14,6 +14,7 @@ from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import numa
+from tests.fixtures import tenant
 from tests.unit.compute import test_host_numa
 
 objects.register_all()
@@ -63,6 +64,7 @@ class GuestFitTest(base.BaseTestCase):
 
     def request(self, numa_nodes=(0,), **fields):
         return claim.ClaimRequest(
+            **tenant.TENANT,
             instance_uuid='i', host='h', numa_nodes=numa_nodes,
             request=request.Request(**fields))
 

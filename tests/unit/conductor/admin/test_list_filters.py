@@ -72,7 +72,8 @@ class FilterTest(vgpu_base.VGPUTestCase):
                  for name, count in counts.items() if count}
         granted = base.uuids(claims.claim(self.db, claim_obj.ClaimRequest(
             instance_uuid=instance, host=host, project_id=project,
-            user_id=user, request=request.Request(demands=tuple(
+            user_id=user, flavor='f1',
+            request=request.Request(demands=tuple(
                 request.Demand(resource_class=resource_class,
                                count=counts[name])
                 for name, resource_class in names.items()))), lease=60))
