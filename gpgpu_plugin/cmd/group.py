@@ -114,7 +114,7 @@ class GroupLinks(reach.Command, lister.Lister):
         return ('Partition', 'GPUs', 'Free', 'State', 'Addresses'), [
             (name, len(addresses.split()),
              columns.Cell(name in group.free_partitions),
-             columns.Cell(group.partition_states.get(name)), addresses)
+             group.partition_states[name], addresses)
             for name, addresses in group.link_partitions.items()]
 
 

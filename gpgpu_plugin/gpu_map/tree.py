@@ -19,13 +19,10 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import cloud_capacity
 
 NOT_PCI = 'not on a PCI bus'
-UNKNOWN_PROJECT = 'unknown project'
 NO_VARIANT = 'no variant'
 NO_TYPE = 'unknown type'
 ILL = (health.Health.FAILED, health.Health.DEGRADED)
 """Values of health that a map marks, the worst one first."""
-UNKNOWN_STATE = 'in an unknown state'
-"""State of a link partition that an older gpgpu-conductor does not report."""
 UNUSED = (0,) * history.HOURS
 """History of a host of which no GPU was in use."""
 
@@ -214,7 +211,7 @@ def _partitions(groups: Iterable[admin.GroupInfo],
         sizes: dict[int, dict[str, tuple[str, ...]]] = {}
         for name, addresses in group.link_partitions.items():
             of_size = sizes.setdefault(len(addresses.split()), {})
-            state = group.partition_states.get(name, UNKNOWN_STATE)
+            state = group.partition_states[name]
             of_size[state] = (*of_size.get(state, ()), name)
         found[group.host] = found.get(group.host, ()) + tuple(
             Partitions(variant=group.variant, size=size, names={
@@ -291,18 +288,14 @@ def _gpu(device: admin.DeviceInfo, children: Iterable[admin.DeviceInfo],
     return GPU(
         address=device.address, state=device.shown_state,
         kind=device.variant or NO_VARIANT, instance=device.used_by,
-        project=_project(device), reason=device.reason,
+        project=device.project_id, reason=device.reason,
         health=device.health, health_reason=device.health_reason,
         partitions=device.link_partitions,
         vgpus=tuple(VGPU(
             state=child.shown_state, kind=child.vgpu_type or NO_TYPE,
-            instance=child.used_by, project=_project(child),
+            instance=child.used_by, project=child.project_id,
             reason=child.reason, share=shares.get(
                 (child.host, child.variant, child.vgpu_type)) or len(vgpus))
             for child in vgpus))
 
 
-def _project(device: admin.DeviceInfo) -> str | None:
-    if device.used_by is None:
-        return None
-    return device.project_id or UNKNOWN_PROJECT

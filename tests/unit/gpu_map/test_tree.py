@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the tree of a map."""
 
-import dataclasses
 
 from oslotest import base
 
@@ -69,11 +68,6 @@ class BuildTest(base.BaseTestCase):
                 hosts=[gpu_maps.host('h1'), gpu_maps.host('h2')])
             self.assertEqual(names, [host.name for host in found.hosts])
 
-    def test_owner_without_a_project_is_unknown(self):
-        [gpu] = gpu_maps.build([gpu_maps.gpu(
-            0, 'assigned', **gpu_maps.owned('i1', None))]).gpus
-        self.assertEqual(tree.UNKNOWN_PROJECT, gpu.project)
-
     def test_type_that_is_enabled_nowhere_is_shown_while_assigned(self):
         found = gpu_maps.build([], types=[
             gpu_maps.vgpu_type('T4-1Q', enabled=False, assigned=0),
@@ -100,8 +94,3 @@ class BuildTest(base.BaseTestCase):
                          list(first.partitions[0].names))
         self.assertEqual((), second.partitions)
         self.assertEqual(('p0', 'p01'), first.gpus[0].partitions)
-        [host] = gpu_maps.build(
-            [gpu_maps.gpu(0)], groups=[dataclasses.replace(
-                gpu_maps.linked(p01='free'), partition_states={})]).hosts
-        self.assertEqual({tree.UNKNOWN_STATE: ('p01',)},
-                         host.partitions[0].names)
