@@ -17,11 +17,8 @@ from gpgpu_plugin.db import column
 class CallerKey(column.Base):
     """A key that was made for a caller; the key itself is not stored.
 
-    ``kind``, ``name``, ``number``: whose key it is, and which of them (a
-    random number); it is derived from these and a master key (rpc.signature),
-    whose ID is ``master_id``.
-    ``created_at``, ``revoked_at``: when it was made, and from when on it is
-    refused (UTC).
+    It is derived from a master key and from kind, name and number
+    (rpc.signature).
 
     Unique key: a number tells the keys of a caller apart.
     """
@@ -29,22 +26,24 @@ class CallerKey(column.Base):
     __tablename__ = 'caller_keys'
     __table_args__ = (sa.UniqueConstraint('kind', 'name', 'number'),)
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    kind: orm.Mapped[str] = orm.mapped_column(sa.String(16))
-    name: orm.Mapped[str] = orm.mapped_column(column.NAME)
-    number: orm.Mapped[int]
+    kind: orm.Mapped[str] = orm.mapped_column(
+        sa.String(16), comment='Kind of the caller, such as "host".')
+    name: orm.Mapped[str] = orm.mapped_column(
+        column.NAME, comment='Name of the caller, such as that of the host.')
+    number: orm.Mapped[int] = orm.mapped_column(
+        comment='Random number of the key.')
     master_id: orm.Mapped[str] = orm.mapped_column(
-        sa.String(16), server_default='unknown')
+        sa.String(16), comment='ID of the master key.')
     created_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
-        server_default=column.UNKNOWN_TIME)
-    revoked_at: orm.Mapped[datetime.datetime | None]
+        comment='When it was made (UTC).')
+    revoked_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
+        comment='From when on it is refused (UTC); NULL: it is valid.')
 
 
 class ExecutedCall(column.Base):
     """A call that a conductor executed, and that is executed once.
 
-    A copy of the message is refused by all conductors. ``nonce``: of its
-    signature. ``until``: seconds since the epoch after which the call is
-    refused for its age, and the row deleted.
+    A copy of the message is refused by all conductors.
 
     Unique key: a call is executed once. Index: rows to delete are found.
     """
@@ -53,29 +52,27 @@ class ExecutedCall(column.Base):
     __table_args__ = (sa.UniqueConstraint('nonce'),
                       sa.Index(None, 'until'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    nonce: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    nonce: orm.Mapped[str] = orm.mapped_column(
+        sa.String(64), comment='Nonce of the signature.')
     until: orm.Mapped[float] = orm.mapped_column(
-        sa.Double, server_default='0')
+        sa.Double,
+        comment='When a copy is refused for its age, and the row deleted, in '
+        'seconds since the epoch.')
 
 
 class Cloud(column.Base):
-    """Identity of the cloud of this database; one row.
-
-    ``uuid``: made with the table; hosts keep it.
-    """
+    """Identity of the cloud of this database; one row."""
 
     __tablename__ = 'clouds'
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    uuid: orm.Mapped[str] = orm.mapped_column(sa.String(36))
+    uuid: orm.Mapped[str] = orm.mapped_column(
+        column.UUID, comment='Made with the table; hosts keep it.')
 
 
 class HostAnswer(column.Base):
     """The answer of a host to a question of a conductor.
 
-    The conductor that asked waits for it, and deletes it. ``question``: UUID
-    of the question. ``host``: name of the host that was asked. ``usages``:
-    the answer, JSON of objects.claim.Usage; NULL until there is one.
-    ``asked_at``: seconds since the epoch.
+    The conductor that asked waits for it, and deletes it.
 
     Unique key: a question is asked once. Index: those for which nobody waits
     any more are found.
@@ -85,8 +82,12 @@ class HostAnswer(column.Base):
     __table_args__ = (sa.UniqueConstraint('question'),
                       sa.Index(None, 'asked_at'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    question: orm.Mapped[str] = orm.mapped_column(column.UUID)
-    host: orm.Mapped[str] = orm.mapped_column(column.NAME)
-    usages: orm.Mapped[str | None] = orm.mapped_column(column.LONG_TEXT)
+    question: orm.Mapped[str] = orm.mapped_column(
+        column.UUID, comment='UUID of the question.')
+    host: orm.Mapped[str] = orm.mapped_column(
+        column.NAME, comment='Name of the host that was asked.')
+    usages: orm.Mapped[str | None] = orm.mapped_column(
+        column.LONG_TEXT,
+        comment='The answer, as JSON; NULL until there is one.')
     asked_at: orm.Mapped[float] = orm.mapped_column(
-        sa.Double, server_default='0')
+        sa.Double, comment='When it was asked, in seconds since the epoch.')

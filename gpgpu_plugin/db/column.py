@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tables share: base class, types, server defaults, names."""
+"""What all tables share: base class, types, names."""
 
 from __future__ import annotations
 
@@ -27,11 +27,3 @@ UUID = sa.String(36)
 PCI_ID = sa.String(4)
 # TEXT of MariaDB has 64 KiB.
 LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
-
-# In parentheses: MySQL takes no literal as the default of a TEXT column, but
-# an expression; the other databases take either.
-EMPTY_LIST = sa.text("('[]')")
-EMPTY_OBJECT = sa.text("('{}')")
-PASSTHROUGH_ONLY = sa.text("""('["passthrough"]')""")
-# Recognisable as "not recorded". CURRENT_TIMESTAMP is UTC on SQLite alone.
-UNKNOWN_TIME = '1970-01-01 00:00:00'

@@ -135,7 +135,7 @@ def _has_index(connection: sa.Connection, name: str, table: str,
     return False
 
 
-def insert_row(table: str, **values: str) -> None:
+def insert_row(table: str, **values: str | int) -> None:
     """Insert a row with these values, unless it exists."""
     rows = sa.table(table, *(sa.column(name) for name in values))
     same = [rows.c[name] == value for name, value in values.items()]

@@ -12,11 +12,6 @@ from gpgpu_plugin.db import column
 class RequestKind(column.Base):
     """Requests that schedulers were asked for, of one kind.
 
-    ``vcpus``, ``memory_mib``, ``resource_class``, ``units``: the kind; an
-    empty class: no GPUs. ``weight``: how many there were, each multiplied by a
-    number that grows with time (db.request_kind): older ones count less
-    without a write. ``arrivals``: how many there were.
-
     Unique key: a kind is counted in one row.
     """
 
@@ -25,29 +20,33 @@ class RequestKind(column.Base):
         'vcpus', 'memory_mib', 'resource_class', 'units',
         name='uq_request_kinds_kind'),)
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    vcpus: orm.Mapped[int]
-    memory_mib: orm.Mapped[int]
-    resource_class: orm.Mapped[str] = orm.mapped_column(column.NAME)
-    units: orm.Mapped[int]
+    vcpus: orm.Mapped[int] = orm.mapped_column(
+        comment='Number of vCPUs of an instance.')
+    memory_mib: orm.Mapped[int] = orm.mapped_column(
+        comment='MiB of RAM of an instance.')
+    resource_class: orm.Mapped[str] = orm.mapped_column(
+        column.NAME, comment='Class of its GPUs; empty: it has none.')
+    units: orm.Mapped[int] = orm.mapped_column(
+        comment='How many of the class it gets.')
     weight: orm.Mapped[float] = orm.mapped_column(
-        sa.Double(), default=0, server_default='0')
+        sa.Double(), default=0,
+        comment='How many there were, each multiplied by a number that grows '
+        'with time: older ones count less without a write.')
     arrivals: orm.Mapped[int] = orm.mapped_column(
-        sa.BigInteger, default=0, server_default='0')
+        sa.BigInteger, default=0, comment='How many there were.')
 
 
 class CountedInstance(column.Base):
     """Instance whose request is in ``request_kinds``, for an hour.
 
-    ``instance_uuid``: primary key, since schedulers and Nova's notifications
-    name an instance several times, and it counts once. ``at``: when it was
-    counted, in seconds since the epoch by a conductor's clock.
-
-    Index: old rows are deleted.
+    Primary key: schedulers and Nova's notifications name an instance several
+    times, and it counts once. Index: old rows are deleted.
     """
 
     __tablename__ = 'counted_instances'
     __table_args__ = (sa.Index('ix_counted_instances_at', 'at'),)
     instance_uuid: orm.Mapped[str] = orm.mapped_column(
-        column.UUID, primary_key=True)
+        column.UUID, primary_key=True, comment='UUID of the instance.')
     at: orm.Mapped[float] = orm.mapped_column(
-        sa.Double(), default=0, server_default='0')
+        sa.Double(), comment='When it was counted, in seconds since the '
+        'epoch.')

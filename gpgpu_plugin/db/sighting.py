@@ -50,7 +50,7 @@ class Sighting(column.Base):
         column.NAME, comment='Serial number of the VPD, in upper case; NULL: '
                              'none is known.')
     known: orm.Mapped[int] = orm.mapped_column(
-        default=0, server_default='0',
+        default=0,
         comment='Newest sighting of the card elsewhere that its verdict here '
                 'takes into account; 0: none.')
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tables. gpgpu_plugin.db.models says what each column is for."""
+"""All tables."""
 
 import uuid
 
@@ -17,10 +17,6 @@ depends_on = None
 _NAME = sa.String(255)
 _UUID = sa.String(36)
 _LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
-_EMPTY_LIST = sa.text("('[]')")
-_EMPTY_OBJECT = sa.text("('{}')")
-_PASSTHROUGH_ONLY = sa.text("""('["passthrough"]')""")
-_UNKNOWN_TIME = '1970-01-01 00:00:00'
 
 
 def upgrade() -> None:
@@ -51,52 +47,78 @@ def upgrade() -> None:
 def _locks() -> None:
     ddl.create_table(
         'locks',
-        sa.Column('name', sa.String(32), nullable=False),
+        sa.Column('name', sa.String(32), nullable=False,
+                  comment='What the lock is for, such as "variants".'),
         sa.Column('value', sa.BigInteger(), nullable=False,
-                  server_default='0'),
+                  comment='Of "variants": number of changes of variants.'),
         sa.PrimaryKeyConstraint('name', name='pk_locks'))
-    ddl.insert_row('locks', name='variants')
+    ddl.insert_row('locks', name='variants', value=0)
 
 
 def _hosts() -> None:
     ddl.create_table(
         'hosts',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('name', _NAME, nullable=False),
-        sa.Column('node', _NAME, nullable=False),
-        sa.Column('node_uuid', _UUID, nullable=False),
+        sa.Column('name', _NAME, nullable=False,
+                  comment='Host that nova-compute reports as.'),
+        sa.Column('node', _NAME, nullable=False,
+                  comment='Name of its resource provider, of which the '
+                          "names of its groups' providers are made."),
+        sa.Column('node_uuid', _UUID, nullable=False,
+                  comment='UUID of its resource provider.'),
         sa.Column('generation', sa.BigInteger(), nullable=False,
-                  server_default='0'),
+                  comment='Counts changes, so that nova-compute drops an '
+                          'older inventory.'),
         sa.Column('changed_at', sa.Double(), nullable=False,
-                  server_default='0'),
-        sa.Column('deleted', sa.Integer(), nullable=False, server_default='0'),
+                  comment='When the newest change was written, in seconds '
+                          'since the epoch; schedulers find changes by it.'),
+        sa.Column('deleted', sa.Integer(), nullable=False,
+                  comment='0, or the id after "host delete": schedulers '
+                          'learn of the deletion from the row, and name and '
+                          'node can be reported anew.'),
         sa.Column('problems', sa.Text(), nullable=False,
-                  server_default=_EMPTY_LIST),
-        sa.Column('reported_at', sa.DateTime()),
+                  comment='JSON list of what the last scan could not read.'),
+        sa.Column('reported_at', sa.DateTime(),
+                  comment='When the last scan arrived (UTC); NULL before '
+                          'the first.'),
         sa.Column('session', sa.BigInteger(), nullable=False,
-                  server_default='0'),
-        sa.Column('session_began_at', sa.DateTime(), nullable=False),
-        sa.Column('plugin_version', sa.String(64), nullable=False),
-        sa.Column('start_uuid', _UUID),
+                  comment='Number of the start of nova-compute that speaks '
+                          'for the host.'),
+        sa.Column('session_began_at', sa.DateTime(), nullable=False,
+                  comment='When that start began its first session (UTC).'),
+        sa.Column('plugin_version', sa.String(64), nullable=False,
+                  comment='Version of its gpgpu_plugin.'),
+        sa.Column('start_uuid', _UUID,
+                  comment='That start. NULL: the host must begin a new '
+                          'session, since the database was restored or a '
+                          'change of a variant failed on it.'),
         sa.Column('machine', sa.Text(), nullable=False,
-                  server_default=_EMPTY_OBJECT),
-        sa.Column('heard_at', sa.Double(), nullable=False),
+                  comment='JSON of the identity of its machine.'),
+        sa.Column('heard_at', sa.Double(), nullable=False,
+                  comment='When it last called, in seconds since the epoch.'),
         sa.Column('takeover', sa.Boolean(), nullable=False,
-                  server_default='0'),
+                  comment='The operator allows the next start, whichever '
+                          'machine it is on.'),
         sa.Column('restored', sa.Boolean(), nullable=False,
-                  server_default='0'),
+                  comment='The host knows more than the database, and '
+                          'offers nothing until it has reported it.'),
         sa.Column('draining', sa.Boolean(), nullable=False,
-                  server_default='0'),
+                  comment='The operator lets no instance get a device of '
+                          'it.'),
         sa.Column('service_disabled', sa.Boolean(), nullable=False,
-                  server_default='0'),
+                  comment='nova-compute is disabled in Nova.'),
         sa.Column('report_number', sa.BigInteger(), nullable=False,
-                  server_default='0'),
+                  comment='Last scan of the session that was stored; 0 '
+                          'before the first.'),
         sa.Column('comparison_number', sa.BigInteger(), nullable=False,
-                  server_default='0'),
-        sa.Column('report_digest', sa.String(64)),
+                  comment='Last comparison with Placement that was stored.'),
+        sa.Column('report_digest', sa.String(64),
+                  comment='Digest of the last scan without news; NULL '
+                          'before the first since the machine booted.'),
         sa.Column('report_generation', sa.BigInteger(), nullable=False,
-                  server_default='0'),
-        sa.Column('report_answer', sa.Text()),
+                  comment='Generation at which that scan has no news.'),
+        sa.Column('report_answer', sa.Text(),
+                  comment='Answer to that scan, as JSON.'),
         sa.PrimaryKeyConstraint('id', name='pk_hosts'),
         sa.UniqueConstraint('name', 'deleted', name='uq_hosts_name_deleted'),
         sa.UniqueConstraint('node_uuid', 'deleted',
@@ -108,32 +130,54 @@ def _variants() -> None:
     ddl.create_table(
         'variants',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('name', sa.String(64), nullable=False),
-        sa.Column('normalized_name', sa.String(64), nullable=False),
-        sa.Column('vendor', sa.String(4), nullable=False),
-        sa.Column('device', sa.String(4), nullable=False),
-        sa.Column('subsystem_vendor', sa.String(4)),
-        sa.Column('subsystem', sa.String(4)),
-        sa.Column('revision', sa.String(2)),
-        sa.Column('type', sa.String(32), nullable=False, server_default='gpu'),
-        sa.Column('resource_class', _NAME, nullable=False),
+        sa.Column('name', sa.String(64), nullable=False,
+                  comment='What operators and flavors call it.'),
+        sa.Column('normalized_name', sa.String(64), nullable=False,
+                  comment='Its form in resource classes and traits, where '
+                          'two names may be one.'),
+        sa.Column('vendor', sa.String(4), nullable=False,
+                  comment='PCI vendor id of its devices.'),
+        sa.Column('device', sa.String(4), nullable=False,
+                  comment='PCI device id of its devices.'),
+        sa.Column('subsystem_vendor', sa.String(4),
+                  comment='PCI subsystem vendor id; NULL: any.'),
+        sa.Column('subsystem', sa.String(4),
+                  comment='PCI subsystem id; NULL: any.'),
+        sa.Column('revision', sa.String(2),
+                  comment='PCI revision; NULL: any.'),
+        sa.Column('type', sa.String(32), nullable=False,
+                  comment='Kind of accelerator, as operators list it.'),
+        sa.Column('resource_class', _NAME, nullable=False,
+                  comment='Class of a whole GPU.'),
         sa.Column('traits', sa.Text(), nullable=False,
-                  server_default=_EMPTY_LIST),
+                  comment='JSON list of the traits that its providers get '
+                          'beside those of the plugin.'),
         sa.Column('mix_policy', sa.String(16), nullable=False,
-                  server_default='same_type'),
+                  comment='Which vGPUs may be on one GPU together.'),
         sa.Column('cleaning_policy', _NAME, nullable=False,
-                  server_default='default'),
-        sa.Column('memory_mib', sa.Integer()),
+                  comment='What its GPUs must pass between two tenants: a '
+                          'name, or steps.'),
+        sa.Column('memory_mib', sa.Integer(),
+                  comment='MiB of memory of a GPU; NULL: unknown.'),
         sa.Column('unsupported_ok', sa.Boolean(), nullable=False,
-                  server_default='0'),
+                  comment='Whether GPUs that no guest can use as a whole '
+                          'are offered all the same.'),
         sa.Column('allocation_policy', sa.String(32), nullable=False,
-                  server_default='depth_first'),
-        sa.Column('link_partitions', sa.Text()),
+                  comment='Allocation policy of groups without one of their '
+                          'own.'),
+        sa.Column('link_partitions', sa.Text(),
+                  comment='Table of link partitions of groups without one '
+                          'of their own, as JSON; NULL: nothing is known of '
+                          'links.'),
         sa.Column('enabled_types', sa.Text(), nullable=False,
-                  server_default=_PASSTHROUGH_ONLY),
+                  comment='JSON list of the vGPU types that new groups '
+                          'offer.'),
         sa.Column('status', sa.String(16), nullable=False,
-                  server_default='ready'),
-        sa.Column('reason', sa.Text()),
+                  comment='Whether a change of it is being applied to '
+                          'hosts.'),
+        sa.Column('reason', sa.Text(),
+                  comment='Why its last change was undone; NULL: it was '
+                          'not.'),
         sa.PrimaryKeyConstraint('id', name='pk_variants'),
         sa.UniqueConstraint('name', name='uq_variants_name'),
         sa.UniqueConstraint('normalized_name',
@@ -144,18 +188,29 @@ def _variant_changes() -> None:
     ddl.create_table(
         'variant_changes',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('variant_id', sa.Integer(), nullable=False),
+        sa.Column('variant_id', sa.Integer(), nullable=False,
+                  comment='Variant, which has its new values already.'),
         sa.Column('ids', sa.Text(), nullable=False,
-                  server_default=_EMPTY_LIST),
-        sa.Column('before', sa.Text()),
-        sa.Column('vgpu_type', sa.String(64)),
-        sa.Column('enabled', sa.Boolean()),
+                  comment='JSON list of pairs of vendor and product id: '
+                          'hosts with such devices are concerned.'),
+        sa.Column('before', sa.Text(),
+                  comment='JSON of the values to which the variant returns '
+                          'if the change is undone; NULL: it was created.'),
+        sa.Column('vgpu_type', sa.String(64),
+                  comment='Type that is being enabled or disabled; NULL: '
+                          'that is not the change.'),
+        sa.Column('enabled', sa.Boolean(),
+                  comment='Whether that type is being enabled.'),
         sa.Column('clears_groups', sa.Boolean(), nullable=False,
-                  server_default='0'),
+                  comment='The change is that groups lose what they have of '
+                          'their own.'),
         sa.Column('last_host_id', sa.Integer(), nullable=False,
-                  server_default='0'),
+                  comment='Hosts up to this id are done, but for '
+                          'skipped_hosts.'),
         sa.Column('skipped_hosts', sa.Text(), nullable=False,
-                  server_default=_EMPTY_LIST),
+                  comment='JSON list of the ids of hosts that were locked, '
+                          'or on which the change failed, to be done one by '
+                          'one.'),
         sa.PrimaryKeyConstraint('id', name='pk_variant_changes'),
         sa.ForeignKeyConstraint(['variant_id'], ['variants.id'],
                                 name='fk_variant_changes_variant_id'),
@@ -167,14 +222,21 @@ def _host_gpu_groups() -> None:
     ddl.create_table(
         'host_gpu_groups',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('host_id', sa.Integer(), nullable=False),
-        sa.Column('variant_id', sa.Integer(), nullable=False),
-        sa.Column('provider_uuid', _UUID, nullable=False),
+        sa.Column('host_id', sa.Integer(), nullable=False,
+                  comment='Host that has the GPUs.'),
+        sa.Column('variant_id', sa.Integer(), nullable=False,
+                  comment='Variant of the GPUs.'),
+        sa.Column('provider_uuid', _UUID, nullable=False,
+                  comment='UUID of the resource provider.'),
         sa.Column('allocation_policy', sa.String(32), nullable=False,
-                  server_default='depth_first'),
+                  comment='Which GPUs a claim takes if the flavor does not '
+                          'say.'),
         sa.Column('own_policy', sa.Boolean(), nullable=False,
-                  server_default='0'),
-        sa.Column('link_partitions', sa.Text()),
+                  comment='Whether the policy is its own, and not that of '
+                          'the variant.'),
+        sa.Column('link_partitions', sa.Text(),
+                  comment='Its own table of link partitions, as JSON; NULL: '
+                          'it has that of its variant.'),
         sa.PrimaryKeyConstraint('id', name='pk_host_gpu_groups'),
         sa.ForeignKeyConstraint(['host_id'], ['hosts.id'],
                                 name='fk_host_gpu_groups_host_id'),
@@ -190,20 +252,31 @@ def _vgpu_types() -> None:
     ddl.create_table(
         'vgpu_types',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('gpu_group_id', sa.Integer(), nullable=False),
-        sa.Column('vgpu_type', sa.String(64), nullable=False),
-        sa.Column('video_ram', sa.Integer()),
-        sa.Column('max_heads', sa.Integer()),
-        sa.Column('max_resolution_x', sa.Integer()),
-        sa.Column('max_resolution_y', sa.Integer()),
+        sa.Column('gpu_group_id', sa.Integer(), nullable=False,
+                  comment='Group that offers the type.'),
+        sa.Column('vgpu_type', sa.String(64), nullable=False,
+                  comment='Name that the driver has for the type.'),
+        sa.Column('video_ram', sa.Integer(),
+                  comment='MiB of video RAM; NULL: the driver does not say.'),
+        sa.Column('max_heads', sa.Integer(),
+                  comment='Number of displays; NULL: the driver does not '
+                          'say.'),
+        sa.Column('max_resolution_x', sa.Integer(),
+                  comment='Pixels in a row; NULL: the driver does not say.'),
+        sa.Column('max_resolution_y', sa.Integer(),
+                  comment='Pixels in a column; NULL: the driver does not '
+                          'say.'),
         sa.Column('max_vgpu_per_pgpu', sa.Integer(), nullable=False,
-                  server_default='1'),
+                  comment='How many fit on one empty GPU.'),
         sa.Column('max_capacity', sa.Integer(), nullable=False,
-                  server_default='0'),
+                  comment='How many fit on all GPUs when empty.'),
         sa.Column('remaining_capacity', sa.Integer(), nullable=False,
-                  server_default='0'),
-        sa.Column('enabled', sa.Boolean(), nullable=False, server_default='1'),
-        sa.Column('listed', sa.Boolean(), nullable=False, server_default='1'),
+                  comment='How many still fit on all GPUs.'),
+        sa.Column('enabled', sa.Boolean(), nullable=False,
+                  comment='Whether it is offered.'),
+        sa.Column('listed', sa.Boolean(), nullable=False,
+                  comment='It was enabled once, so that Placement knows its '
+                          'resource class, which then stays.'),
         sa.PrimaryKeyConstraint('id', name='pk_vgpu_types'),
         sa.ForeignKeyConstraint(['gpu_group_id'], ['host_gpu_groups.id'],
                                 name='fk_vgpu_types_gpu_group_id'),
@@ -215,42 +288,94 @@ def _devices() -> None:
     ddl.create_table(
         'devices',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('uuid', _UUID, nullable=False),
-        sa.Column('host_id', sa.Integer(), nullable=False),
-        sa.Column('group_id', sa.Integer()),
-        sa.Column('parent_id', sa.Integer()),
-        sa.Column('kind', sa.String(16), nullable=False, server_default='pci'),
-        sa.Column('vgpu_type', sa.String(64)),
-        sa.Column('placement_id', sa.Integer()),
-        sa.Column('stable_id', _NAME, nullable=False),
-        sa.Column('address', sa.String(32), nullable=False),
+        sa.Column('uuid', _UUID, nullable=False,
+                  comment='What operators and events call it.'),
+        sa.Column('host_id', sa.Integer(), nullable=False,
+                  comment='Host that reports it.'),
+        sa.Column('group_id', sa.Integer(),
+                  comment='Group that offers it; NULL: it is unmanaged.'),
+        sa.Column('parent_id', sa.Integer(),
+                  comment='PF of a VF, GPU of an mdev row; NULL: it is a '
+                          'GPU itself.'),
+        sa.Column('kind', sa.String(16), nullable=False,
+                  comment='"pci" or "mdev".'),
+        sa.Column('vgpu_type', sa.String(64),
+                  comment='Type of the vGPU that is there, or may be, until '
+                          'the device is available again.'),
+        sa.Column('placement_id', sa.Integer(),
+                  comment='Placement of that vGPU on its GPU, if its size '
+                          'needs one.'),
+        sa.Column('stable_id', _NAME, nullable=False,
+                  comment='Its place in the PCI topology of its host, which '
+                          'survives reboots.'),
+        sa.Column('address', sa.String(32), nullable=False,
+                  comment='Its PCI address at the last scan.'),
         sa.Column('state', sa.String(16), nullable=False,
-                  server_default='quarantined'),
-        sa.Column('enabled', sa.Boolean(), nullable=False, server_default='1'),
-        sa.Column('present', sa.Boolean(), nullable=False, server_default='1'),
-        sa.Column('reason', sa.Text()),
-        sa.Column('clean_token', _UUID),
-        sa.Column('clean_attempt', _UUID),
-        sa.Column('cleaned_steps', _NAME),
+                  comment='Where it is in its life cycle.'),
+        sa.Column('enabled', sa.Boolean(), nullable=False,
+                  comment='The operator offers it.'),
+        sa.Column('present', sa.Boolean(), nullable=False,
+                  comment='The last scan saw it.'),
+        sa.Column('reason', sa.Text(),
+                  comment='Why it is quarantined or unmanaged, or waits.'),
+        sa.Column('clean_token', _UUID,
+                  comment='What made it dirty: its last assignment, or a '
+                          'request.'),
+        sa.Column('clean_attempt', _UUID,
+                  comment='Attempt to clean it that may end; a verdict on '
+                          'an earlier one is refused. If it is clean_token, '
+                          'a dirty device waits for another cleaning '
+                          'policy.'),
+        sa.Column('cleaned_steps', _NAME,
+                  comment='Steps that the last cleaning passed, joined by '
+                          '"+"; NULL: it is new on its host; empty: '
+                          'something happened since that cleaning.'),
         sa.Column('pci_function', sa.Text(), nullable=False,
-                  server_default=_EMPTY_OBJECT),
-        sa.Column('identity', sa.Text()),
-        sa.Column('swapped', sa.Text()),
-        sa.Column('before_swap', sa.Text()),
-        sa.Column('withdrawn', sa.Text()),
-        sa.Column('withdrawn_by', sa.Text()),
+                  comment='JSON of the PCI function that the last scan '
+                          'read.'),
+        sa.Column('identity', sa.Text(),
+                  comment='JSON of the ids and serial numbers that any scan '
+                          'of the device could read; NULL: pci_function has '
+                          'all of them.'),
+        sa.Column('swapped', sa.Text(),
+                  comment='How a scan showed that another device took its '
+                          'place; NULL: none did, or an operator accepted '
+                          'it.'),
+        sa.Column('before_swap', sa.Text(),
+                  comment='JSON of the PCI function of the device before '
+                          'that one.'),
+        sa.Column('withdrawn', sa.Text(),
+                  comment='Why an assigned device is quarantined when its '
+                          'assignment ends; NULL: it is not.'),
+        sa.Column('withdrawn_by', sa.Text(),
+                  comment='Operator who wants that; NULL: none.'),
         sa.Column('awaits_replacement', sa.Boolean(), nullable=False,
-                  server_default='0'),
-        sa.Column('replaced_by', _UUID),
-        sa.Column('vendor_id', sa.String(4), nullable=False),
-        sa.Column('product_id', sa.String(4), nullable=False),
-        sa.Column('vgpu_capability', sa.Text()),
-        sa.Column('driver_capacity', sa.Text()),
-        sa.Column('health', sa.String(16)),
-        sa.Column('health_reason', sa.Text()),
-        sa.Column('errors', sa.Text()),
+                  comment='It is retired, and the next device in its place '
+                          'is accepted.'),
+        sa.Column('replaced_by', _UUID,
+                  comment='UUID of the device that took the place of this '
+                          'retired one, whose stable id is no place then.'),
+        sa.Column('vendor_id', sa.String(4), nullable=False,
+                  comment='PCI vendor id; empty: it has none.'),
+        sa.Column('product_id', sa.String(4), nullable=False,
+                  comment='PCI device id; empty: it has none.'),
+        sa.Column('vgpu_capability', sa.Text(),
+                  comment='JSON of its vGPU mechanism and types; NULL: its '
+                          'driver has none. A scan that cannot see them '
+                          'does not overwrite it.'),
+        sa.Column('driver_capacity', sa.Text(),
+                  comment='JSON of how many vGPUs its driver would still '
+                          'create; NULL: it does not report it.'),
+        sa.Column('health', sa.String(16),
+                  comment='Health that its host last reported; NULL: it has '
+                          'none of its own, such as a VF.'),
+        sa.Column('health_reason', sa.Text(),
+                  comment='Why the health is not ok.'),
+        sa.Column('errors', sa.Text(),
+                  comment='JSON of the errors that the kernel of the host '
+                          'has counted, by kind.'),
         sa.Column('generation', sa.Integer(), nullable=False,
-                  server_default='0'),
+                  comment='Compare-and-swap of state.'),
         sa.PrimaryKeyConstraint('id', name='pk_devices'),
         sa.ForeignKeyConstraint(['group_id'], ['host_gpu_groups.id'],
                                 name='fk_devices_group_id'),
@@ -271,32 +396,58 @@ def _assignments() -> None:
     ddl.create_table(
         'assignments',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('uuid', _UUID, nullable=False),
-        sa.Column('device_id', sa.Integer(), nullable=False),
-        sa.Column('host_id', sa.Integer(), nullable=False),
-        sa.Column('instance_uuid', _UUID, nullable=False),
-        sa.Column('role', sa.String(16), nullable=False),
-        sa.Column('migration_uuid', _UUID, nullable=False),
-        sa.Column('ordinal', sa.Integer(), nullable=False),
-        sa.Column('active', sa.Integer()),
-        sa.Column('vgpu_type', sa.String(64), nullable=False),
-        sa.Column('resource_class', _NAME, nullable=False),
+        sa.Column('uuid', _UUID, nullable=False,
+                  comment='What nova-compute calls it.'),
+        sa.Column('device_id', sa.Integer(), nullable=False,
+                  comment='Device that is assigned.'),
+        sa.Column('host_id', sa.Integer(), nullable=False,
+                  comment='Host of the device.'),
+        sa.Column('instance_uuid', _UUID, nullable=False,
+                  comment='Instance that it is assigned to.'),
+        sa.Column('role', sa.String(16), nullable=False,
+                  comment='"instance", or "destination" of a migration.'),
+        sa.Column('migration_uuid', _UUID, nullable=False,
+                  comment='Migration that it is for; empty: none.'),
+        sa.Column('ordinal', sa.Integer(), nullable=False,
+                  comment='Which of the devices of the claim it is.'),
+        sa.Column('active', sa.Integer(),
+                  comment='1 while it lasts, then NULL.'),
+        sa.Column('vgpu_type', sa.String(64), nullable=False,
+                  comment='Type that was claimed.'),
+        sa.Column('resource_class', _NAME, nullable=False,
+                  comment='Class that Placement allocated for it.'),
         sa.Column('request', sa.Text(), nullable=False,
-                  server_default=_EMPTY_OBJECT),
+                  comment='JSON of the claim: the same claim again gets the '
+                          'same devices, another one is refused. Empty: '
+                          'adopted from its host.'),
         sa.Column('allocated', sa.Boolean(), nullable=False,
-                  server_default='0'),
-        sa.Column('project_id', _NAME, nullable=False),
-        sa.Column('user_id', _NAME, nullable=False),
-        sa.Column('flavor', _NAME, nullable=False),
+                  comment='An allocation in Placement covers it.'),
+        sa.Column('project_id', _NAME, nullable=False,
+                  comment='Project of the instance.'),
+        sa.Column('user_id', _NAME, nullable=False,
+                  comment='User who created the instance.'),
+        sa.Column('flavor', _NAME, nullable=False,
+                  comment='Name of the flavor that was claimed for.'),
         sa.Column('claimed_at', sa.DateTime(), nullable=False,
-                  server_default=_UNKNOWN_TIME),
-        sa.Column('lease_expires_at', sa.Double()),
-        sa.Column('ended_at', sa.DateTime()),
+                  comment='When it was claimed (UTC).'),
+        sa.Column('lease_expires_at', sa.Double(),
+                  comment='Until when a claim that nobody activated lasts, '
+                          'in seconds since the epoch; NULL: it was '
+                          'activated.'),
+        sa.Column('ended_at', sa.DateTime(),
+                  comment='When it ended (UTC); NULL: it lasts.'),
         sa.Column('host_generation', sa.BigInteger(), nullable=False,
-                  server_default='0'),
-        sa.Column('source_host', _NAME),
-        sa.Column('exact', sa.Boolean(), nullable=False, server_default='0'),
-        sa.Column('guest_addresses', sa.Text()),
+                  comment='Generation of the host before the claim, which '
+                          'orders the claims on it.'),
+        sa.Column('source_host', _NAME,
+                  comment='Host that the migration is from, which may end '
+                          'the claim; NULL: there is none.'),
+        sa.Column('exact', sa.Boolean(), nullable=False,
+                  comment='The instance named the device instead of '
+                          'requesting one by its flavor.'),
+        sa.Column('guest_addresses', sa.Text(),
+                  comment='JSON list of the PCI addresses of its functions '
+                          'in the guest; NULL: unknown.'),
         sa.PrimaryKeyConstraint('id', name='pk_assignments'),
         sa.ForeignKeyConstraint(['device_id'], ['devices.id'],
                                 name='fk_assignments_device_id'),
@@ -308,11 +459,11 @@ def _assignments() -> None:
         sa.UniqueConstraint('device_id', 'active',
                             name='uq_assignments_device_id_active'),
         sa.UniqueConstraint('uuid', name='uq_assignments_uuid'))
+    ddl.create_index('ix_assignments_ended_at', 'assignments', ['ended_at'])
     ddl.create_index('ix_assignments_host_id_active', 'assignments',
                      ['host_id', 'active'])
     ddl.create_index('ix_assignments_lease_expires_at', 'assignments',
                      ['lease_expires_at'])
-    ddl.create_index('ix_assignments_ended_at', 'assignments', ['ended_at'])
 
 
 def _sightings() -> None:
@@ -322,18 +473,17 @@ def _sightings() -> None:
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('device_uuid', _UUID, nullable=False,
                   comment='UUID of the GPU.'),
-        sa.Column('dsn', _NAME, comment='PCIe Device Serial Number; NULL: '
-                                        'none is known.'),
-        sa.Column('serial', _NAME, comment='Serial number of the VPD, in '
-                                           'upper case; NULL: none is known.'),
+        sa.Column('dsn', _NAME,
+                  comment='PCIe Device Serial Number; NULL: none is known.'),
+        sa.Column('serial', _NAME,
+                  comment='Serial number of the VPD, in upper case; NULL: '
+                          'none is known.'),
         sa.Column('known', sa.Integer(), nullable=False,
-                  server_default='0',
                   comment='Newest sighting of the card elsewhere that its '
                           'verdict here takes into account; 0: none.'),
         sa.PrimaryKeyConstraint('id', name='pk_sightings'),
         sqlite_autoincrement=True)
-    ddl.create_index('ix_sightings_device_uuid', 'sightings',
-                     ['device_uuid'])
+    ddl.create_index('ix_sightings_device_uuid', 'sightings', ['device_uuid'])
     ddl.create_index('ix_sightings_dsn', 'sightings', ['dsn'])
     ddl.create_index('ix_sightings_serial', 'sightings', ['serial'])
 
@@ -342,33 +492,50 @@ def _usages() -> None:
     ddl.create_table(
         'usages',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('assignment_uuid', _UUID, nullable=False),
-        sa.Column('instance_uuid', _UUID, nullable=False),
-        sa.Column('role', sa.String(16), nullable=False),
-        sa.Column('project_id', _NAME, nullable=False),
-        sa.Column('user_id', _NAME, nullable=False),
-        sa.Column('flavor', _NAME, nullable=False),
-        sa.Column('host', _NAME, nullable=False),
-        sa.Column('device_uuid', _UUID, nullable=False),
-        sa.Column('address', sa.String(32), nullable=False),
-        sa.Column('serial', _NAME),
-        sa.Column('variant', sa.String(64)),
-        sa.Column('vgpu_type', sa.String(64), nullable=False),
-        sa.Column('resource_class', _NAME, nullable=False),
+        sa.Column('assignment_uuid', _UUID, nullable=False,
+                  comment='UUID of the assignment.'),
+        sa.Column('instance_uuid', _UUID, nullable=False,
+                  comment='Instance that used the device.'),
+        sa.Column('role', sa.String(16), nullable=False,
+                  comment='Role of the assignment.'),
+        sa.Column('project_id', _NAME, nullable=False,
+                  comment='Project of the instance.'),
+        sa.Column('user_id', _NAME, nullable=False,
+                  comment='User who created the instance.'),
+        sa.Column('flavor', _NAME, nullable=False,
+                  comment='Name of the flavor that was claimed for.'),
+        sa.Column('host', _NAME, nullable=False, comment='Name of the host.'),
+        sa.Column('device_uuid', _UUID, nullable=False,
+                  comment='UUID of the device.'),
+        sa.Column('address', sa.String(32), nullable=False,
+                  comment='PCI address of the device.'),
+        sa.Column('serial', _NAME,
+                  comment='Serial number of the GPU; NULL: unknown.'),
+        sa.Column('variant', sa.String(64),
+                  comment='Name of the variant; NULL: the device was in no '
+                          'group.'),
+        sa.Column('vgpu_type', sa.String(64), nullable=False,
+                  comment='Type that was claimed.'),
+        sa.Column('resource_class', _NAME, nullable=False,
+                  comment='Class that Placement allocated for it.'),
         sa.Column('began_at', sa.DateTime(), nullable=False,
-                  server_default=_UNKNOWN_TIME),
-        sa.Column('ended_at', sa.DateTime()),
-        sa.Column('exported_at', sa.DateTime()),
+                  comment='When it began (UTC, whole seconds).'),
+        sa.Column('ended_at', sa.DateTime(),
+                  comment='When it ended (UTC, whole seconds); NULL: it '
+                          'goes on.'),
+        sa.Column('exported_at', sa.DateTime(),
+                  comment='When "usage export" wrote it (UTC); NULL: not '
+                          'yet.'),
         sa.PrimaryKeyConstraint('id', name='pk_usages'),
         sa.UniqueConstraint('assignment_uuid',
                             name='uq_usages_assignment_uuid'))
-    ddl.create_index('ix_usages_instance_uuid', 'usages', ['instance_uuid'])
-    ddl.create_index('ix_usages_project_id_ended_at', 'usages',
-                     ['project_id', 'ended_at'])
-    ddl.create_index('ix_usages_host_ended_at', 'usages', ['host', 'ended_at'])
     ddl.create_index('ix_usages_ended_at', 'usages', ['ended_at'])
     ddl.create_index('ix_usages_exported_at_ended_at', 'usages',
                      ['exported_at', 'ended_at'])
+    ddl.create_index('ix_usages_host_ended_at', 'usages', ['host', 'ended_at'])
+    ddl.create_index('ix_usages_instance_uuid', 'usages', ['instance_uuid'])
+    ddl.create_index('ix_usages_project_id_ended_at', 'usages',
+                     ['project_id', 'ended_at'])
 
 
 def _events() -> None:
@@ -376,24 +543,35 @@ def _events() -> None:
         'events',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('at', sa.DateTime(), nullable=False,
-                  server_default=_UNKNOWN_TIME),
-        sa.Column('kind', sa.String(32), nullable=False),
-        sa.Column('host', _NAME),
-        sa.Column('device_uuid', _UUID),
-        sa.Column('assignment_uuid', _UUID),
-        sa.Column('instance_uuid', _UUID),
-        sa.Column('project_id', _NAME),
-        sa.Column('actor', _NAME, nullable=False),
-        sa.Column('request_id', sa.String(40)),
-        sa.Column('reason', sa.String(64)),
-        sa.Column('detail', sa.Text()),
-        sa.Column('count', sa.Integer(), nullable=False, server_default='1'),
+                  comment='When it happened (UTC).'),
+        sa.Column('kind', sa.String(32), nullable=False,
+                  comment='What happened.'),
+        sa.Column('host', _NAME,
+                  comment='Name of the host that it concerns, if any.'),
+        sa.Column('device_uuid', _UUID,
+                  comment='UUID of the device that it concerns, if any.'),
+        sa.Column('assignment_uuid', _UUID,
+                  comment='UUID of the assignment that it concerns, if any.'),
+        sa.Column('instance_uuid', _UUID,
+                  comment='UUID of the instance that it concerns, if any.'),
+        sa.Column('project_id', _NAME, comment='Project of that instance.'),
+        sa.Column('actor', _NAME, nullable=False,
+                  comment='Who caused it, such as "host compute1".'),
+        sa.Column('request_id', sa.String(40),
+                  comment='Request of the user to Nova, or else the call '
+                          'that caused it; NULL: no call did.'),
+        sa.Column('reason', sa.String(64),
+                  comment='Name of the reason of a refusal.'),
+        sa.Column('detail', sa.Text(),
+                  comment='Further information for operators.'),
+        sa.Column('count', sa.Integer(), nullable=False,
+                  comment='How many equal refusals the row stands for.'),
         sa.PrimaryKeyConstraint('id', name='pk_events'))
     ddl.create_index('ix_events_at', 'events', ['at'])
-    ddl.create_index('ix_events_kind_id', 'events', ['kind', 'id'])
-    ddl.create_index('ix_events_host_id', 'events', ['host', 'id'])
     ddl.create_index('ix_events_device_uuid', 'events', ['device_uuid'])
+    ddl.create_index('ix_events_host_id', 'events', ['host', 'id'])
     ddl.create_index('ix_events_instance_uuid', 'events', ['instance_uuid'])
+    ddl.create_index('ix_events_kind_id', 'events', ['kind', 'id'])
     ddl.create_index('ix_events_project_id_id', 'events', ['project_id', 'id'])
     ddl.create_index('ix_events_request_id', 'events', ['request_id'])
 
@@ -403,10 +581,16 @@ def _cleanings() -> None:
     ddl.create_table(
         'cleanings',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('device_uuid', _UUID, nullable=False),
-        sa.Column('number', sa.BigInteger(), nullable=False),
-        sa.Column('content', _LONG_TEXT, nullable=False),
-        sa.Column('hash', sa.String(64), nullable=False),
+        sa.Column('device_uuid', _UUID, nullable=False,
+                  comment='Device in whose chain it is.'),
+        sa.Column('number', sa.BigInteger(), nullable=False,
+                  comment='Its place in the chain.'),
+        sa.Column('content', _LONG_TEXT, nullable=False,
+                  comment='Its fields as the JSON that was hashed, so that '
+                          'no database writes a time or a number in another '
+                          'way.'),
+        sa.Column('hash', sa.String(64), nullable=False,
+                  comment='SHA-256 of the content.'),
         sa.PrimaryKeyConstraint('id', name='pk_cleanings'),
         sa.UniqueConstraint('device_uuid', 'number',
                             name='uq_cleanings_device_uuid_number'))
@@ -416,12 +600,20 @@ def _cleaning_chains() -> None:
     ddl.create_table(
         'cleaning_chains',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('device_uuid', _UUID, nullable=False),
+        sa.Column('device_uuid', _UUID, nullable=False,
+                  comment='Device whose chain it is.'),
         sa.Column('number', sa.BigInteger(), nullable=False,
-                  server_default='0'),
-        sa.Column('hash', sa.String(64)),
-        sa.Column('started_at', sa.DateTime()),
-        sa.Column('settings', _LONG_TEXT),
+                  comment='Number of its last record; 0 before the first.'),
+        sa.Column('hash', sa.String(64),
+                  comment='Hash of that record; NULL before the first.'),
+        sa.Column('started_at', sa.DateTime(),
+                  comment='When the cleaning began that has no record yet '
+                          '(UTC); NULL: there is none.'),
+        sa.Column('settings', _LONG_TEXT,
+                  comment='JSON of what the step "settings" found in the '
+                          'last cleaning that passed; NULL before it, and '
+                          'after an operator has released the device as it '
+                          'is.'),
         sa.PrimaryKeyConstraint('id', name='pk_cleaning_chains'),
         sa.UniqueConstraint('device_uuid',
                             name='uq_cleaning_chains_device_uuid'))
@@ -431,14 +623,19 @@ def _caller_keys() -> None:
     ddl.create_table(
         'caller_keys',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('kind', sa.String(16), nullable=False),
-        sa.Column('name', _NAME, nullable=False),
-        sa.Column('number', sa.Integer(), nullable=False),
+        sa.Column('kind', sa.String(16), nullable=False,
+                  comment='Kind of the caller, such as "host".'),
+        sa.Column('name', _NAME, nullable=False,
+                  comment='Name of the caller, such as that of the host.'),
+        sa.Column('number', sa.Integer(), nullable=False,
+                  comment='Random number of the key.'),
         sa.Column('master_id', sa.String(16), nullable=False,
-                  server_default='unknown'),
+                  comment='ID of the master key.'),
         sa.Column('created_at', sa.DateTime(), nullable=False,
-                  server_default=_UNKNOWN_TIME),
-        sa.Column('revoked_at', sa.DateTime()),
+                  comment='When it was made (UTC).'),
+        sa.Column('revoked_at', sa.DateTime(),
+                  comment='From when on it is refused (UTC); NULL: it is '
+                          'valid.'),
         sa.PrimaryKeyConstraint('id', name='pk_caller_keys'),
         sa.UniqueConstraint('kind', 'name', 'number',
                             name='uq_caller_keys_kind_name_number'))
@@ -448,8 +645,11 @@ def _executed_calls() -> None:
     ddl.create_table(
         'executed_calls',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('nonce', sa.String(64), nullable=False),
-        sa.Column('until', sa.Double(), nullable=False, server_default='0'),
+        sa.Column('nonce', sa.String(64), nullable=False,
+                  comment='Nonce of the signature.'),
+        sa.Column('until', sa.Double(), nullable=False,
+                  comment='When a copy is refused for its age, and the row '
+                          'deleted, in seconds since the epoch.'),
         sa.PrimaryKeyConstraint('id', name='pk_executed_calls'),
         sa.UniqueConstraint('nonce', name='uq_executed_calls_nonce'))
     ddl.create_index('ix_executed_calls_until', 'executed_calls', ['until'])
@@ -459,10 +659,14 @@ def _host_answers() -> None:
     ddl.create_table(
         'host_answers',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('question', _UUID, nullable=False),
-        sa.Column('host', _NAME, nullable=False),
-        sa.Column('usages', _LONG_TEXT),
-        sa.Column('asked_at', sa.Double(), nullable=False, server_default='0'),
+        sa.Column('question', _UUID, nullable=False,
+                  comment='UUID of the question.'),
+        sa.Column('host', _NAME, nullable=False,
+                  comment='Name of the host that was asked.'),
+        sa.Column('usages', _LONG_TEXT,
+                  comment='The answer, as JSON; NULL until there is one.'),
+        sa.Column('asked_at', sa.Double(), nullable=False,
+                  comment='When it was asked, in seconds since the epoch.'),
         sa.PrimaryKeyConstraint('id', name='pk_host_answers'),
         sa.UniqueConstraint('question', name='uq_host_answers_question'))
     ddl.create_index('ix_host_answers_asked_at', 'host_answers', ['asked_at'])
@@ -472,7 +676,8 @@ def _clouds() -> None:
     ddl.create_table(
         'clouds',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('uuid', _UUID, nullable=False),
+        sa.Column('uuid', _UUID, nullable=False,
+                  comment='Made with the table; hosts keep it.'),
         sa.PrimaryKeyConstraint('id', name='pk_clouds'))
     clouds = sa.table('clouds', sa.column('id', sa.Integer()),
                       sa.column('uuid', sa.String()))
@@ -487,11 +692,14 @@ def _notifications() -> None:
     ddl.create_table(
         'notifications',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('message_id', _UUID, nullable=False),
+        sa.Column('message_id', _UUID, nullable=False,
+                  comment='Identifies it for consumers, who may get it '
+                          'twice.'),
         sa.Column('created_at', sa.Double(), nullable=False,
-                  server_default='0'),
+                  comment='When the change was made, in seconds since the '
+                          'epoch.'),
         sa.Column('message', _LONG_TEXT, nullable=False,
-                  server_default=_EMPTY_OBJECT),
+                  comment='JSON of the message.'),
         sa.PrimaryKeyConstraint('id', name='pk_notifications'),
         sa.UniqueConstraint('message_id', name='uq_notifications_message_id'))
 
@@ -499,31 +707,51 @@ def _notifications() -> None:
 def _notification_states() -> None:
     ddl.create_table(
         'notification_states',
-        sa.Column('name', sa.String(32), nullable=False),
-        sa.Column('sender', _UUID),
-        sa.Column('sends_until', sa.Double()),
+        sa.Column('name', sa.String(32), nullable=False, comment='"all".'),
+        sa.Column('sender', _UUID,
+                  comment='UUID of the conductor that sends; NULL: none.'),
+        sa.Column('sends_until', sa.Double(),
+                  comment='Until when that conductor sends, in seconds '
+                          'since the epoch.'),
         sa.Column('dropped', sa.BigInteger(), nullable=False,
-                  server_default='0'),
-        sa.Column('audited_until', sa.DateTime()),
+                  comment='Number of notifications that were deleted '
+                          'unsent, because too many waited.'),
+        sa.Column('audited_until', sa.DateTime(),
+                  comment='End of the last period of which all "exists" '
+                          'notifications were written (UTC); NULL before '
+                          'the first audit.'),
         sa.Column('audited_usage_id', sa.Integer(), nullable=False,
-                  server_default='0'),
-        sa.Column('audited_since', sa.DateTime()),
-        sa.Column('auditing_until', sa.DateTime()),
+                  comment='Last usage whose notification was written for '
+                          'the period after that.'),
+        sa.Column('audited_since', sa.DateTime(),
+                  comment='Beginning of the first audit period (UTC); NULL '
+                          'before the first audit.'),
+        sa.Column('auditing_until', sa.DateTime(),
+                  comment='End of a period of which some notifications were '
+                          'written (UTC); NULL: there is none.'),
         sa.PrimaryKeyConstraint('name', name='pk_notification_states'))
-    ddl.insert_row('notification_states', name='all')
+    ddl.insert_row('notification_states', name='all', dropped=0,
+                   audited_usage_id=0)
 
 
 def _request_kinds() -> None:
     ddl.create_table(
         'request_kinds',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('vcpus', sa.Integer(), nullable=False),
-        sa.Column('memory_mib', sa.Integer(), nullable=False),
-        sa.Column('resource_class', _NAME, nullable=False),
-        sa.Column('units', sa.Integer(), nullable=False),
-        sa.Column('weight', sa.Double(), nullable=False, server_default='0'),
+        sa.Column('vcpus', sa.Integer(), nullable=False,
+                  comment='Number of vCPUs of an instance.'),
+        sa.Column('memory_mib', sa.Integer(), nullable=False,
+                  comment='MiB of RAM of an instance.'),
+        sa.Column('resource_class', _NAME, nullable=False,
+                  comment='Class of its GPUs; empty: it has none.'),
+        sa.Column('units', sa.Integer(), nullable=False,
+                  comment='How many of the class it gets.'),
+        sa.Column('weight', sa.Double(), nullable=False,
+                  comment='How many there were, each multiplied by a number '
+                          'that grows with time: older ones count less '
+                          'without a write.'),
         sa.Column('arrivals', sa.BigInteger(), nullable=False,
-                  server_default='0'),
+                  comment='How many there were.'),
         sa.PrimaryKeyConstraint('id', name='pk_request_kinds'),
         sa.UniqueConstraint('vcpus', 'memory_mib', 'resource_class', 'units',
                             name='uq_request_kinds_kind'))
@@ -532,7 +760,9 @@ def _request_kinds() -> None:
 def _counted_instances() -> None:
     ddl.create_table(
         'counted_instances',
-        sa.Column('instance_uuid', _UUID, nullable=False),
-        sa.Column('at', sa.Double(), nullable=False, server_default='0'),
+        sa.Column('instance_uuid', _UUID, nullable=False,
+                  comment='UUID of the instance.'),
+        sa.Column('at', sa.Double(), nullable=False,
+                  comment='When it was counted, in seconds since the epoch.'),
         sa.PrimaryKeyConstraint('instance_uuid', name='pk_counted_instances'))
     ddl.create_index('ix_counted_instances_at', 'counted_instances', ['at'])
