@@ -9,18 +9,13 @@ the database has something that this migration did not create.
 
 from __future__ import annotations
 
-import typing
-
 import sqlalchemy as sa
 from alembic import autogenerate
 from alembic import op
 from alembic.operations import ops
 from alembic.runtime import migration
-from sqlalchemy.engine import interfaces
 
 from gpgpu_plugin import exception
-
-_Column = sa.Column[typing.Any]
 
 
 def create_table(name: str, *items: sa.schema.SchemaItem,
@@ -44,95 +39,19 @@ def create_table(name: str, *items: sa.schema.SchemaItem,
         return
     found = _differences(step.to_table(op.get_context()))
     if found:
-        raise _conflict('table', name, '; '.join(found))
-
-
-def add_column(table: str, column: _Column) -> None:
-    """Add a column to a table.
-
-    :raises Conflict: there is a column of that name with another type
-    """
-    for found in sa.inspect(op.get_bind()).get_columns(table):
-        if found['name'] == column.name:
-            _check_column(table, column, found)
-            return
-    op.add_column(table, column)
-
-
-def _check_column(table: str, column: _Column,
-                  found: interfaces.ReflectedColumn) -> None:
-    impl = op.get_context().impl
-    reflected: _Column = sa.Column(
-        column.name, found['type'], nullable=found['nullable'])
-    if (impl.compare_type(reflected, column)
-            or bool(found['nullable']) != bool(column.nullable)):
-        raise _conflict(
-            'column', f'{table}.{column.name}',
-            f'it is {found["type"]}, nullable={found["nullable"]}')
+        raise exception.Conflict(
+            kind='table', name=name,
+            reason=f'it is in the database, but not as gpgpu_plugin makes it '
+                   f'({"; ".join(found)}): [database] connection must name a '
+                   f'database that holds nothing else; correct it, or drop '
+                   f'the table if nobody needs it, and run "gpgpu-manage db '
+                   f'sync" again')
 
 
 def create_index(name: str, table: str, columns: list[str]) -> None:
-    """Create an index of a new or small table, whose writers wait.
-
-    :raises Conflict: the index exists on other columns
-    """
-    if not _has_index(op.get_bind(), name, table, columns):
+    """Create an index of a table that this migration has created."""
+    if not sa.inspect(op.get_bind()).has_index(table, name):
         op.create_index(name, table, columns)
-
-
-def create_index_online(name: str, table: str, columns: list[str]) -> None:
-    """Create an index of a table while claims write to it.
-
-    PostgreSQL builds it outside of a transaction, so in a session of its own,
-    which sees the schema of the previous migration. A build that was cut
-    leaves an index that is not valid, and that is dropped first. On SQLite
-    writers wait.
-
-    :raises Conflict: the index exists on other columns
-    """
-    bind = op.get_bind()
-    on = f'{name} ON {table} ({", ".join(columns)})'
-    match bind.dialect.name:
-        case 'postgresql':
-            with bind.engine.connect() as connection:
-                connection = connection.execution_options(
-                    isolation_level='AUTOCOMMIT')
-                if _is_invalid(connection, name):
-                    connection.exec_driver_sql(
-                        f'DROP INDEX CONCURRENTLY {name}')
-                if not _has_index(connection, name, table, columns):
-                    connection.exec_driver_sql(
-                        f'CREATE INDEX CONCURRENTLY {on}')
-        case 'mysql' | 'mariadb':
-            if not _has_index(bind, name, table, columns):
-                # Refused, rather than with a lock, if it is impossible.
-                op.execute(f'CREATE INDEX {on} ALGORITHM=INPLACE LOCK=NONE')
-        case _:
-            create_index(name, table, columns)
-
-
-def _is_invalid(connection: sa.Connection, name: str) -> bool:
-    return connection.scalar(
-        sa.text('SELECT indisvalid FROM pg_index '
-                'WHERE indexrelid = to_regclass(:name)'),
-        {'name': name}) is False
-
-
-def _has_index(connection: sa.Connection, name: str, table: str,
-               columns: list[str]) -> bool:
-    """Return whether an index exists.
-
-    :raises Conflict: it is on other columns
-    """
-    for index in sa.inspect(connection).get_indexes(table):
-        if index['name'] == name:
-            if index['column_names'] != columns or index['unique']:
-                raise _conflict(
-                    'index', name,
-                    f'it should be on {columns} of {table}, but is on '
-                    f'{index["column_names"]}, unique={index["unique"]}')
-            return True
-    return False
 
 
 def insert_row(table: str, **values: str | int) -> None:
@@ -159,12 +78,3 @@ def _differences(table: sa.Table) -> list[str]:
     })
     return [str(found) for found in autogenerate.compare_metadata(
         context, table.metadata)]
-
-
-def _conflict(kind: str, name: str, difference: str) -> exception.Conflict:
-    return exception.Conflict(
-        kind=kind, name=name,
-        reason=f'it is in the database, but not as gpgpu_plugin makes it '
-               f'({difference}): [database] connection must name a database '
-               f'that holds nothing else; correct it, or drop the {kind} if '
-               f'nobody needs it, and run "gpgpu-manage db sync" again')

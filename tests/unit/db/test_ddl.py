@@ -43,7 +43,7 @@ class StepsTest(base.DatabaseTestCase):
             self.db.engine).get_indexes('things')}
 
     def test_table_made_again_keeps_its_rows(self):
-        self.run_step(ddl.insert_row, 'things', size='3')
+        self.run_step(ddl.insert_row, 'things', size=3)
         self.run_step(ddl.create_table, 'things', *self.columns())
         self.assertEqual([3], self.rows())
 
@@ -66,47 +66,12 @@ class StepsTest(base.DatabaseTestCase):
                       sa.Column('id', sa.Integer(), nullable=False))
         self.assertTrue(sa.inspect(self.db.engine).has_table('others'))
 
-    def weight(self):
-        return sa.Column(
-            'weight', sa.String(7), nullable=False, server_default='4')
-
-    def test_column_added_again_keeps_its_values(self):
-        self.run_step(ddl.insert_row, 'things', size='3')
-        self.run_step(ddl.add_column, 'things', self.weight())
-        with self.db.engine.begin() as connection:
-            connection.exec_driver_sql("UPDATE things SET weight = '5'")
-        self.run_step(ddl.add_column, 'things', self.weight())
-        with self.db.engine.connect() as connection:
-            self.assertEqual([(3, '5')], connection.execute(
-                sa.text('SELECT size, weight FROM things')).all())
-
-    def test_column_of_another_type_is_refused(self):
-        for column, said in (
-                (sa.Column('size', sa.String(7), nullable=False), 'INTEGER'),
-                (sa.Column('size', sa.Integer()), 'nullable=False')):
-            self.assertRegex(
-                self.refused(ddl.add_column, 'things', column),
-                f'column things.size: .*{said}')
-
     def test_index_made_again_stays(self):
-        for step in (ddl.create_index, ddl.create_index_online) * 2:
-            self.run_step(step, 'ix_size', 'things', ['size'])
+        for _ in range(2):
+            self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
         self.assertEqual({'ix_size': ['size']}, self.indexes())
 
-    def test_index_of_that_name_on_other_columns_is_refused(self):
-        self.run_step(ddl.create_index, 'ix_size', 'things', ['id', 'size'])
-        self.assertRegex(
-            self.refused(ddl.create_index, 'ix_size', 'things', ['size']),
-            "index ix_size: .*'size'.*'id', 'size'")
-
-    def test_unique_index_of_that_name_is_refused(self):
-        with self.db.engine.begin() as connection:
-            connection.exec_driver_sql(
-                'CREATE UNIQUE INDEX ix_size ON things (size)')
-        self.assertIn('unique=1', self.refused(
-            ddl.create_index, 'ix_size', 'things', ['size']))
-
     def test_row_inserted_again_is_there_once(self):
-        for size in ('3', '3', '4'):
+        for size in (3, 3, 4):
             self.run_step(ddl.insert_row, 'things', size=size)
         self.assertEqual([3, 4], self.rows())
