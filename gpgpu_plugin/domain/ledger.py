@@ -133,8 +133,7 @@ class Head:
 
     :ivar number: number of its records
     :ivar hash: of its last record; '' if there is none
-    :ivar was_cleaned: the device was cleaned once, perhaps before there was
-        a ledger
+    :ivar was_cleaned: the device was cleaned once, or nobody knows who had it
     """
 
     device_uuid: str

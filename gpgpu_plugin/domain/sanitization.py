@@ -118,7 +118,7 @@ def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
     :param is_being_cleaned: that after the last tenant has not ended yet
     """
     tenancy: object = None
-    # Nothing proves a cleaning before there was a ledger.
+    # No record proves a cleaning if nobody knows who had the device.
     is_pending = was_cleaned and not entries
     for entry in entries:
         if entry['assignment_uuid'] not in (None, tenancy):
