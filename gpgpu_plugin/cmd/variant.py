@@ -257,7 +257,7 @@ class VariantImport(reach.Command, lister.Lister):
         if doubtful:
             self.note(
                 f'GPUs of {", ".join(doubtful)} may wait for another cleaning '
-                f'policy after their first instance: "gpgpu-manage variant '
+                f'policy before their first instance: "gpgpu-manage variant '
                 f'show" says why, and which to choose before')
         return ('Name', 'Result', 'Devices'), [
             (variant.name,

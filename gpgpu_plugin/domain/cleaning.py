@@ -221,7 +221,7 @@ def doubt(policy: str, vendor: str, device: str) -> str | None:
               f'memory')
     return (f'{" and ".join(found)} of its cleaning policy can say nothing '
             f'about most GPUs without their driver: each waits for another '
-            f'policy after its first instance; try one GPU, or choose now: '
+            f'policy before its first instance; try one GPU, or choose now: '
             f'{choice}') if found else None
 
 

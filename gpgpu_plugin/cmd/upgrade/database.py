@@ -98,6 +98,6 @@ def policies(session: orm.Session) -> result.Result:
              if row.id in counts and row.name in doubts]
     return result.warning(
         f'GPUs of {result.names(found)} may wait for another cleaning policy '
-        f'after their first instance: "gpgpu-manage variant show" says why, '
+        f'before their first instance: "gpgpu-manage variant show" says why, '
         f'and which to choose') if found else result.success(
         f'{len(counts)} variants have GPUs that can pass theirs')

@@ -99,7 +99,7 @@ class PoliciesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def test_policy_that_may_not_pass_is_a_warning_before_any_tenant(self):
         self.assertIn('GPUs of H100 may wait for another cleaning policy '
-                      'after their first', self.warning(self.check()))
+                      'before their first', self.warning(self.check()))
         self.set_policy('reset+memory-clear+settings')
         self.assertEqual('1 variants have GPUs that can pass theirs',
                          self.success(self.check()))
