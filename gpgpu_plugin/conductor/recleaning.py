@@ -31,6 +31,8 @@ from gpgpu_plugin.domain import pci
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 
+_NEW = 'this host has not cleaned it yet'
+
 
 def first_verdict(function: pci.PCIFunction) -> str | None:
     """Return the steps that a function has passed when it is first seen.
@@ -40,6 +42,15 @@ def first_verdict(function: pci.PCIFunction) -> str | None:
     # Whatever it was before, no cleaning of this host has proven anything.
     del function
     return None
+
+
+def first_reason(device: models.Device) -> str | None:
+    """Return why a device is dirty that nobody used since it was first seen.
+
+    :returns: None: it is not dirty, or for another reason
+    """
+    return (_NEW if device.state == _State.DIRTY
+            and device.cleaned_steps is None else None)
 
 
 def distrust(session: orm.Session, host: models.Host, device: models.Device,
@@ -90,7 +101,7 @@ def _make_dirty(session: orm.Session, host: models.Host,
     # Otherwise the event is that of the doubt.
     if passed != device_db.NOTHING_PASSED:
         event_db.add(session, 'distrust', host.name, device, detail=(
-            'this host has not cleaned it yet' if passed is None else
+            _NEW if passed is None else
             f'its last cleaning passed {passed}, and the cleaning policy of '
             f'its variant requires more'))
 

@@ -146,9 +146,6 @@ class BarThatKeepsNothingTest(MemoryCase):
             device, '--json')]
 
     def test_gpu_waits_until_its_policy_can_pass(self) -> None:
-        # Before the first tenant.
-        self.assertIn('choose now: reset+memory-clear+settings', self.listing(
-            'variant', 'show', 'H100')['reason'])
         device = self.use()
         self.wait_for(
             lambda: 'waits: cleaning policy: canary inapplicable' in (

@@ -13,6 +13,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
@@ -171,7 +172,8 @@ def _reason(row: models.Device, host_name: str) -> str | None:
     if row.state in (device_rules.DeviceState.QUARANTINED,
                      device_rules.DeviceState.RETIRED):
         return row.reason
-    return row.withdrawn or row.swapped or row.reason
+    return (row.withdrawn or row.swapped or row.reason
+            or recleaning.first_reason(row))
 
 
 def set_(db: api.Database, uuid: str, *,
