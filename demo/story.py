@@ -25,6 +25,7 @@ class Story(cloud.GpuCloud):
     machines = {'hgx': 'hgx-h100-8', 'amd': 'amd-v620-2',
                 'pcie': 'pcie-l40s-4', 'vgpu': 'nvidia-t4-2'}
     variants = ()
+    cleaned_before = False
     kinds = {'H100': ('hgx', '10de', '2330', 8),
              'V620': ('amd', '1002', '73a1', 2),
              'L40S': ('pcie', '10de', '26b9', 4)}
@@ -103,7 +104,8 @@ class Story(cloud.GpuCloud):
         self._unsupported()
         for name, (host, _, _, gpus) in self.kinds.items():
             self._holds(
-                f'{host}: Placement offers {gpus} {name}, without a restart',
+                f'{host}: {gpus} {name} were cleaned, as they are new, and '
+                f'Placement offers them, without a restart',
                 lambda h=host, n=name, c=gpus:
                 self.inventory(h, n) == (c, 0))
         self._run('group', 'list')

@@ -308,28 +308,41 @@ class NumberedRootTest(libvirt_cloud.GpuLibvirtCloud):
     machines: typing.ClassVar[dict[str, str]] = {'gpu1': 'old-two-card'}
     variants: typing.ClassVar[tuple[tuple[str, ...], ...]] = (
         ('K80', '--vendor', '10de', '--device', '102d'),)
+    cleaned_before = False
 
-    def test_cards_below_a_renumbered_root_are_held(self) -> None:
+    def test_cards_below_a_renumbered_root_are_cleaned_like_new_ones(
+            self) -> None:
+        self.wait_states(variant='K80', available=2)
+        self.wait_inventory(2, 0, variant='K80')
         server = self.boot(self.flavor(K80=1))
+        before = self.devices_of(server)
+        known = {device['uuid'] for device in self.devices()}
         self.computes['gpu1'].stop()
-        before = machine.load('old-two-card')
+        card = machine.load('old-two-card')
         with fixtures.MockPatchObject(
                 machine, 'load', lambda _name: dataclasses.replace(
-                    before, roots=({**before.roots[0], 'bus': '0000:40'},))):
-            reboot.reboot(self.sysfs('gpu1'), before.name)
+                    card, roots=({**card.roots[0], 'bus': '0000:40'},))):
+            reboot.reboot(self.sysfs('gpu1'), card.name)
         # It is another machine by its GPUs, until somebody vouches.
         self.manage('host', 'takeover', 'gpu1')
         self._start_compute('gpu1')
-        reason = (f'it may be the card of instance {server["id"]} at '
-                  f'{self.devices_on(server)[0]}, which is missing')
-        self.wait_for(lambda: sum(
-            (device['reason'] or '').startswith(reason)
-            for device in self.devices('--state', 'quarantined')) == 2,
-            'quarantined')
-        self.boot(self.flavor(K80=1), 'ERROR')
-        self.delete(server)
-        for device in self.devices('--state', 'quarantined'):
-            self.manage('device', 'release', device['uuid'])
-        self.wait_for(lambda: len(self.devices(
-            '--variant', 'K80', '--state', 'available')) == 2, 'available')
-        self.boot(self.flavor(K80=1))
+        self.wait_for(lambda: len(self._new(known, 'available')) == 2,
+                      'the GPUs in their new places to be available')
+        # One of them is the card that the server had.
+        for device in self._new(known, 'available'):
+            self.assertEqual(['passed'], [
+                record['verdict'] for record in self.listing(
+                    'device', 'history', device['uuid'])])
+        self.assertEqual(before, self.devices_of(server))
+        self.wait_offered()
+        others = self.boot(self.flavor(K80=2))
+        self.assertEqual(
+            {device['uuid'] for device in self._new(known, 'assigned')},
+            {device['uuid'] for device in self.devices(
+                '--used-by', others['id'])})
+
+    def _new(self, known: set[str], state: str) -> list[dict[str, typing.Any]]:
+        """Return the GPUs in a state that were not known."""
+        return [device for device in self.devices(
+                    '--variant', 'K80', '--state', state)
+                if device['uuid'] not in known]

@@ -31,10 +31,8 @@ class WholeCardTest(cloud.GpuCloud):
         super().setUp()
         self.gpus = {device['uuid'] for device in self.devices()}
 
-    def quarantine_used(
-        self,
-    ) -> tuple[dict[str, typing.Any], dict[str, typing.Any]]:
-        """Have the cleaning of a used GPU fail; return it and its server."""
+    def quarantine_used(self) -> dict[str, typing.Any]:
+        """Have the cleaning of a used GPU fail, and return it."""
         server = self.boot(self.flavor(FLEX=1))
         [gpu] = self.devices('--used-by', server['id'])
         kernel = self.driver().gpu_tracker.backend.kernel
@@ -42,7 +40,7 @@ class WholeCardTest(cloud.GpuCloud):
         self.delete(server)
         self.wait_states(variant='FLEX', quarantined=1, available=1)
         kernel.faults.clear()
-        return gpu, server
+        return gpu
 
     def wait_cleaned(self, gpu: dict[str, typing.Any]) -> None:
         """Wait until a cleaning of the GPU has passed."""
@@ -51,7 +49,7 @@ class WholeCardTest(cloud.GpuCloud):
                 'event', 'list', '--device', gpu['uuid'])], 'the cleaning')
 
     def test_nova_compute_makes_vfs_of_clean_gpus_only(self) -> None:
-        gpu, _ = self.quarantine_used()
+        gpu = self.quarantine_used()
         self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu')
         self.restart_compute()
         self.wait_for(lambda: [vf['shown_state'] for vf in self.vfs()] == [
@@ -67,24 +65,32 @@ class WholeCardTest(cloud.GpuCloud):
             'available'] * 8, 'the VFs of both GPUs')
 
     def test_vfs_wait_until_the_whole_gpu_was_cleaned(self) -> None:
-        gpu, server = self.quarantine_used()
+        gpu = self.quarantine_used()
         self.set_vfs(gpu['address'], 4)
         self.assertEqual(
             ['quarantined'] * 4, [vf['shown_state'] for vf in self.vfs()])
-        for device in (gpu, *self.vfs()):
-            for verb in ('clean', 'release'):
-                refused = self.assertRaises(
-                    cloud_views.CommandFailed, self.manage, 'device', verb,
-                    device['uuid'])
-                self.assertIn(f'instance {server["id"]}', str(refused))
-                self.assertIn(f'Remove the VFs of {gpu["address"]}',
-                              str(refused))
         self.assertIn('cleaning failed', self.listing(
             'device', 'show', self.vfs()[0]['uuid'])['reason'])
         self.boot(self.flavor(FLEX=2), 'ERROR')
 
-        self.set_vfs(gpu['address'], 0)
+        # What an operator accepts is not clean yet.
         self.manage('device', 'release', gpu['uuid'])
+        for _ in range(2):
+            self.run_once('gpu1')
+            self.assertEqual(['dirty'] * 5, [
+                device['shown_state'] for device in (
+                    self.listing('device', 'show', gpu['uuid']), *self.vfs())])
+        wanted = f'remove the VFs of {gpu["address"]} on host gpu1'
+        self.assertIn(wanted, self.listing(
+            'device', 'show', gpu['uuid'])['reason'])
+        refused = self.assertRaises(
+            cloud_views.CommandFailed, self.manage, 'device', 'clean',
+            gpu['uuid'])
+        self.assertIn(wanted, str(refused))
+        self.assertEqual((2, 1), self.inventory(variant='FLEX'))
+        self.boot(self.flavor(FLEX=2), 'ERROR')
+
+        self.set_vfs(gpu['address'], 0)
         self.wait_cleaned(gpu)
         # The VFs that were there are cleaned once they are there again.
         self.set_vfs(gpu['address'], 4)

@@ -36,6 +36,7 @@ class DashboardTest(test_metrics.PrometheusTestCase):
             test_metrics.ADMIN, variant=admin.VariantInfo(
                 name='L40S', vendor='10de', device='26b9'))
         self.report((*base.EIGHT, *L40S), 2, degraded=L40S[:1])
+        self.clean_all()
 
     def work(self, is_seen: Callable[[], bool]):
         """Boot and delete instances, and clean what they had.

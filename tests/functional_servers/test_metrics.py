@@ -167,7 +167,7 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
                 base.scan(functions), number=number, health=conditions))
 
     def begin(self):
-        """Let the host report eight GPUs."""
+        """Let the host report eight GPUs, and clean them, as they are new."""
         self.operator.variant_create(ADMIN, variant=admin.VariantInfo(
             name='H100', vendor='10de', device='2330'))
         begun = self.host.begin_session(
@@ -177,6 +177,12 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
                 identity=hosts.machine.MachineIdentity(machine_id='h1')))
         self.origin = hosts.origin('h1', base.NODE, session=begun.number)
         self.report(base.EIGHT, 1)
+        self.clean_all()
+
+    def clean_all(self):
+        """Let the host clean all its devices that are dirty."""
+        while self.host.clean_tasks(ADMIN, host='h1'):
+            self.clean(True)
 
     def claim(self, count, instance):
         return self.host.claim(
