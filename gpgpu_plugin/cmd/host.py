@@ -44,7 +44,7 @@ class HostList(reach.Command, lister.Lister):
                       f'At); a restart of nova-compute there hastens it')
         return columns.rows(
             hosts,
-            ('host', 'node', 'node_uuid', 'devices', 'host_state',
+            ('host', 'node', 'node_uuid', 'devices', 'cleaned', 'host_state',
              'draining', 'reported_at', 'heard_at', 'version'))
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import json
 import typing
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -99,6 +100,25 @@ def last_passed(session: orm.Session, device_uuid: str) -> Passed | None:
             return Passed(None if began is None else _time(began),
                           _time(fields['finished_at']))
     return None
+
+
+def seconds_of_last(session: orm.Session,
+                    devices: Collection[str]) -> dict[str, float]:
+    """Return how long the last cleaning of devices took, if it passed.
+
+    :param devices: UUIDs
+    :returns: by UUID
+    """
+    found = {}
+    for content in ledger_db.last(session, devices):
+        fields = json.loads(content)
+        if (fields['verdict'] == rules.Verdict.PASSED
+                and fields['started_at'] is not None):
+            # The clock may have been set back.
+            found[fields['device_uuid']] = max(0.0, (
+                _time(fields['finished_at']) - _time(fields['started_at'])
+            ).total_seconds())
+    return found
 
 
 def last_entry(session: orm.Session, device_uuid: str,

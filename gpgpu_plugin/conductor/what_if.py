@@ -8,11 +8,8 @@ Nothing is claimed, written or locked. The rules are those of
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 import time
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -20,15 +17,14 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import what_if_hosts
 from gpgpu_plugin.conductor import what_if_reasons
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
-from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain.what_if import plan as plan_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
 from gpgpu_plugin.objects import what_if as objects
@@ -43,7 +39,7 @@ def leaving(db: api.Database,
     with db.reader() as session:
         rows = [host_db.get(session, name) for name in dict.fromkeys(hosts)]
         loaded = group_db.load(session, [row.id for row in rows])
-        seconds = _cleanings(session, {
+        seconds = ledger.seconds_of_last(session, {
             assignment.device.uuid for found in loaded.values()
             for assignment in found.assignments})
         return tuple(
@@ -73,22 +69,6 @@ def _leaving(host: str, instance: str,
         cleaning_seconds=max(
             (seconds[assignment.device.uuid] for assignment in assignments
              if assignment.device.uuid in seconds), default=None))
-
-
-def _cleanings(session: orm.Session,
-               devices: Collection[str]) -> dict[str, float]:
-    """Return how long the last cleaning of devices took, if it passed."""
-    found = {}
-    for content in ledger_db.last(session, devices):
-        record = json.loads(content)
-        if record['verdict'] == ledger_rules.Verdict.PASSED and (
-                record['started_at']):
-            began, ended = (
-                datetime.datetime.fromisoformat(record[name])
-                for name in ('started_at', 'finished_at'))
-            found[record['device_uuid']] = max(
-                0.0, (ended - began).total_seconds())
-    return found
 
 
 def drain(db: api.Database, question: objects.DrainQuestion, *,

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.domain import device as device_rules
@@ -226,6 +227,59 @@ def _place(session: orm.Session, marker: str) -> tuple[str, str]:
     if found is None:
         raise exception.NotFound(kind='device', name=marker)
     return found
+
+
+class NewDevices(typing.NamedTuple):
+    """Numbers of devices of a variant on a host, some of which are new.
+
+    See domain.first_cleaning; GPUs and VFs that need not be cleaned for being
+    new are left out.
+    """
+
+    host_id: int
+    variant_id: int
+    devices: int
+    cleaned: int
+    waiting: int
+    cleaning: int
+    stuck: int
+
+
+def count_new(session: orm.Session,
+              host_ids: Collection[int]) -> list[NewDevices]:
+    """Return the variants on hosts of which a new device is not clean yet."""
+    device = models.Device
+    is_new = sa.and_(device.cleaned_steps.is_(None), device.state.in_([
+        str(_State.DIRTY), str(_State.CLEANING)]))
+    is_stuck = sa.and_(is_new, device.state == str(_State.DIRTY),
+                       device.clean_attempt == device.clean_token)
+
+    def count(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+        return sa.func.count(sa.case((condition, 1)))
+    return [NewDevices(*row) for row in session.execute(
+        sa.select(
+            device.host_id, models.Group.variant_id, sa.func.count(),
+            count(device.cleaned_steps != device_db.NOTHING_PASSED),
+            count(is_new) - count(is_stuck),
+            count(sa.and_(is_new, device.state == str(_State.CLEANING))),
+            count(is_stuck))
+        .join(models.Group, models.Group.id == device.group_id)
+        .where(device.host_id.in_(host_ids), device.present,
+               device.kind == str(device_rules.DeviceKind.PCI),
+               sa.or_(device.cleaned_steps.is_not(None), is_new))
+        .group_by(device.host_id, models.Group.variant_id)
+        .having(count(is_new) > 0)).tuples()]
+
+
+def cleaned_of_variant(session: orm.Session, variant_id: int,
+                       limit: int) -> list[str]:
+    """Return the UUIDs of some clean devices of a variant."""
+    return list(session.scalars(
+        sa.select(models.Device.uuid)
+        .join(models.Group, models.Group.id == models.Device.group_id)
+        .where(models.Group.variant_id == variant_id,
+               models.Device.cleaned_steps != device_db.NOTHING_PASSED)
+        .order_by(models.Device.id.desc()).limit(limit)))
 
 
 def count_by_state(session: orm.Session, host_ids: Collection[int],

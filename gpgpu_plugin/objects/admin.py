@@ -64,6 +64,8 @@ class HostInfo:
     host_state: str | None = None
 
     @property
+    :ivar cleaned: how many of its devices are cleaned, and about how long the
+        others take; None: no new one waits for its cleaning
     def marker(self) -> str:
         """Marker of the rows after this one."""
         return self.host
@@ -79,6 +81,7 @@ class GroupInfo:
     :ivar host_state: a domain.host_state.HostState; None: not known
     :ivar links_source: ``group`` or ``variant``, of which the table of link
         partitions is, or ``host``, whose drivers report them; None: nobody
+    cleaned: str | None = None
         said anything
     :ivar fabric: whether the board allows nothing but its partitions
     :ivar link_partitions: PCI addresses of the GPUs of each partition of which

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -26,6 +28,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import first_cleaning
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import admin as objects
 
@@ -33,6 +36,9 @@ LOG = logging.getLogger(__name__)
 
 _NAMED = 8
 """Number of devices that a refusal names."""
+
+_SAMPLES = 20
+"""Devices of a variant whose last cleanings tell how long others take."""
 
 
 def list_all(db: api.Database, limit: int = objects.PAGE_SIZE,
@@ -62,11 +68,35 @@ def show(db: api.Database, name: str, *,
 def _infos(session: orm.Session, hosts: Sequence[models.Host],
            silent_after: float | None = None,
            ) -> tuple[objects.HostInfo, ...]:
-    counts = device_list.count_by_state(session, [host.id for host in hosts])
+    ids = [host.id for host in hosts]
+    counts = device_list.count_by_state(session, ids)
     states = host_states.HostStates(session, silent_after)
+    cleaned = _first_cleanings(session, ids)
     return tuple(dataclasses.replace(
-        _info(host, counts.get(host.id, {})), host_state=states.of(host.name))
+        _info(host, counts.get(host.id, {})), host_state=states.of(host.name),
+        cleaned=cleaned.get(host.id))
         for host in hosts)
+
+
+def _first_cleanings(session: orm.Session,
+                     host_ids: Sequence[int]) -> dict[int, str]:
+    """Return how far hosts are with new devices, by id, if they have some."""
+    by_host = collections.defaultdict[int, list[device_list.NewDevices]](list)
+    for counts in device_list.count_new(session, host_ids):
+        by_host[counts.host_id].append(counts)
+    seconds = {
+        variant_id: ledger.seconds_of_last(
+            session, device_list.cleaned_of_variant(
+                session, variant_id, _SAMPLES)).values()
+        for variant_id in {counts.variant_id for found in by_host.values()
+                           for counts in found}}
+    return {
+        host_id: first_cleaning.FirstCleanings(**{
+            field.name: sum(getattr(counts, field.name) for counts in found)
+            for field in dataclasses.fields(first_cleaning.FirstCleanings)
+        }).text([took for counts in found
+                 for took in seconds[counts.variant_id]])
+        for host_id, found in by_host.items()}
 
 
 def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:

@@ -56,13 +56,16 @@ class CommandTestCase(base.BaseTestCase):
     """Base class of tests with one host h1 of eight 10de:2330.
 
     :cvar variants: those that a test starts with
+    :cvar cleaned_before: whether devices are clean when first seen
     """
 
     variants = ('H100',)
+    cleaned_before = True
 
     def setUp(self):
         super().setUp()
-        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf = self.useFixture(conductor_fixture.Conf(
+            cleaned_before=self.cleaned_before)).conf
         self.conductor = self.useFixture(
             conductor_fixture.ConductorFixture(self.conf))
         self.api = conductor_api.ConductorAPI(self.conf)

@@ -21,6 +21,17 @@ from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
 
+class NewHostTest(base.CommandTestCase):
+
+    cleaned_before = False
+
+    def test_list_and_show_say_how_far_the_host_is(self):
+        [row] = self.json('host', 'list')
+        self.assertEqual('0 of 8 cleaned', row['Cleaned'])
+        self.assertEqual('0 of 8 cleaned',
+                         self.json('host', 'show', 'h1')['Cleaned'])
+
+
 class HostTest(base.CommandTestCase):
 
     def test_list_and_show_have_devices_and_problems(self):
@@ -28,6 +39,7 @@ class HostTest(base.CommandTestCase):
         self.assertEqual(
             ('h1', 'h1', machine.NODE, {'available': 8}),
             (row['Host'], row['Node'], row['Node UUID'], row['Devices']))
+        self.assertIsNone(row['Cleaned'])
         self.report(problems=('0000:07:00.0: config cannot be read',))
         shown = self.json('host', 'show', 'h1')
         self.assertEqual(['0000:07:00.0: config cannot be read'],

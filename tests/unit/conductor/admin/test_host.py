@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of how operators list and delete hosts."""
 
+import datetime
 
 import fixtures
 import oslo_messaging
@@ -17,6 +18,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import scheduling
+from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -219,6 +221,58 @@ class HostTest(base.ConductorTestCase):
         self.assertRaises(
             exception.NotFound, host_admin.check_not_running, self.db, 'h9',
             lambda: self.fail('asked'))
+
+
+class NewHostTest(base.ConductorTestCase):
+    """A host whose devices are cleaned for the first time."""
+
+    cleaned_before = False
+
+    def cleaned(self, host='h1'):
+        return host_admin.show(self.db, host).cleaned
+
+    def clean(self, count, results=None, seconds=95):
+        """Clean some devices of h1."""
+        for task in cleaning.tasks(self.db, 'h1')[:count]:
+            cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+            with self.db.writer() as session:
+                chain = session.query(models.CleaningChain).filter_by(
+                    device_uuid=task.device_uuid).one()
+                chain.started_at -= datetime.timedelta(seconds=seconds)
+            cleaning.finished(
+                self.db, task.device_uuid, 'attempt', task.steps,
+                results or cleaned.results(task.steps))
+
+    def test_time_is_known_after_the_first_cleaning(self):
+        self.assertEqual('0 of 8 cleaned', self.cleaned())
+        self.clean(2)
+        self.assertEqual('2 of 8 cleaned, about 10 min', self.cleaned())
+        for task in cleaning.tasks(self.db, 'h1')[:3]:
+            cleaning.started(self.db, task.device_uuid, task.token, 'other')
+        self.assertEqual('2 of 8 cleaned, about 4 min', self.cleaned())
+
+    def test_nothing_is_said_once_all_are_cleaned(self):
+        self.clean(8)
+        self.assertIsNone(self.cleaned())
+        releases.release(self.db, base.uuids(self.boot(1)))
+        self.assertIsNone(self.cleaned())
+
+    def test_other_hosts_of_the_variant_tell_the_time(self):
+        self.clean(8)
+        self.report_second_host()
+        self.assertEqual('0 of 8 cleaned, about 13 min', self.cleaned('h2'))
+        self.assertEqual(
+            [None, '0 of 8 cleaned, about 13 min'],
+            [host.cleaned for host in host_admin.list_all(self.db)])
+
+    def test_devices_that_cannot_pass_are_named(self):
+        self.clean(3, cleaned.mute('canary'))
+        self.assertEqual('0 of 8 cleaned, 3 need another cleaning policy',
+                         self.cleaned())
+
+    def test_device_that_failed_is_not_cleaned(self):
+        self.clean(1, cleaned.failed('no answer'))
+        self.assertEqual('0 of 8 cleaned', self.cleaned())
 
 
 class VGPUHostTest(vgpu_base.VGPUTestCase):
