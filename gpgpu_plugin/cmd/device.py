@@ -141,6 +141,31 @@ class DeviceClean(_OneDevice):
             gpgpu_context.admin(), self.uuid(parsed_args)))
 
 
+class DeviceAccept(reach.Command, lister.Lister):
+    """Take new devices of a host as clean without a cleaning.
+
+    Only devices that are dirty for being new are accepted. All others, and
+    those that are being cleaned, are refused.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('host', help='name of the nova-compute service')
+        parser.add_argument(
+            'address', nargs='+',
+            help='PCI address of a device there, repeatable')
+        parser.add_argument(
+            '--reason', required=True, metavar='TEXT',
+            help='why they are known to be clean, for the ledger')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        uuids = [device_name.uuid_of(self.api, [parsed_args.host, address])
+                 for address in parsed_args.address]
+        return columns.rows(self.api.device_accept(
+            gpgpu_context.admin(), uuids, parsed_args.reason), _LIST)
+
+
 class DeviceRetire(_OneDevice):
     """Take a GPU out of the cloud for good; its history stays."""
 

@@ -25,6 +25,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'db restored': ('',),
     'db sync': ('',),
     'db version': ('',),
+    'device accept': (
+        'gpu1 0000:3b:00.0 0000:5e:00.0 --reason "burned in and cleared"',
+    ),
     'device clean': ('gpu1 0000:3b:00.0',),
     'device history': ('gpu1 0000:3b:00.0 --reason',),
     'device list': (

@@ -307,7 +307,10 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
             now, clean_attempt=now.clean_token, reason=rules.shortened(
                 f'waits: cleaning policy: {failure}; "gpgpu-manage variant '
                 f'set" chooses another one, "gpgpu-manage device clean" tries '
-                f'it again')), 'clean_failed', failure)
+                f'it again'
+                + (', "gpgpu-manage device accept" takes it as clean, since '
+                   'it is new' if now.cleaned_steps is None else ''))),
+            'clean_failed', failure)
     return (dataclasses.replace(
         device_db.after(now, _Event.CLEAN_FAILED), clean_token=None,
         reason=rules.shortened(f'cleaning failed: {failure}')),

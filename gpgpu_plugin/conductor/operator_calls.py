@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import authors
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import endpoint
@@ -229,6 +230,12 @@ class OperatorCalls(endpoint.Endpoint):
         return self._changed(ctxt, device)
 
     def device_replace(self, ctxt: _Context, *, device: str,
+    def device_accept(self, ctxt: _Context, *, devices: Sequence[str],
+                      reason: str) -> tuple[admin.DeviceInfo, ...]:
+        acceptance.accept(self._by_operator(ctxt), devices, reason,
+                          authors.operator(ctxt))
+        return tuple(self._changed(ctxt, device) for device in devices)
+
                        ) -> admin.DeviceInfo:
         return self._changed(ctxt, retirement.replace(
             self._by_operator(ctxt), device, authors.operator(ctxt)))

@@ -22,10 +22,11 @@
 Not drawn: ``suspect`` and ``quarantine`` take a dirty device to quarantined,
 too. After a restore of the database from a backup, ``adopt`` takes a device in
 any state to assigned, since its host knows who uses it. ``distrust`` takes an
-available one to dirty: after a restore, when more is required of it than its
-last cleaning passed, when it replaces another one, or because an operator has
-it cleaned. ``accept`` takes a GPU with VFs from dirty, quarantined or
-retired to available: guests get its VFs, which are cleaned in its place.
+available one to dirty that its host must clean before it is offered: it is
+new, may have been used or elsewhere, has not passed what is required now, or
+an operator has it cleaned. ``accept`` takes a GPU with VFs from dirty,
+quarantined or retired to available: guests get its VFs, which are cleaned in
+its place. It is also how an operator takes a new device as clean.
 
 ``enabled`` (set by the operator), ``present`` (seen by the last scan) and
 ``health`` (domain.health) are separate facts, not states: disabling or losing

@@ -6,7 +6,7 @@ from __future__ import annotations
 import typing
 
 Kind = typing.Literal[
-    'abort', 'activate', 'adopt', 'adopt_failed', 'allocation_found',
+    'abort', 'accept', 'activate', 'adopt', 'adopt_failed', 'allocation_found',
     'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean',
     'clean_failed', 'clean_interrupted', 'clean_passed', 'clean_started',
     'confirm', 'disable', 'distrust', 'drain', 'enable', 'filter_refused',
@@ -25,7 +25,8 @@ WARNED = frozenset({
 """Kinds that are a warning in the log."""
 
 INFORMED = frozenset({
-    'abort', 'claim', 'clean', 'clean_interrupted', 'clean_passed', 'confirm',
+    'abort', 'accept', 'claim', 'clean', 'clean_interrupted', 'clean_passed',
+    'confirm',
     'disable', 'distrust', 'drain', 'enable', 'group_set', 'host_delete',
     'isolate', 'operator_end', 'operator_release', 'quarantine', 'release',
     'repair', 'replace', 'retire', 'returned', 'takeover', 'type_disable',

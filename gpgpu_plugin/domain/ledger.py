@@ -40,7 +40,8 @@ class Verdict(enum.StrEnum):
     ``interrupted``: the attempt ended without a verdict, and another one
     began. ``quarantined``: it is quarantined for a reason that no cleaning
     found. ``released``: an operator had it cleaned again, which proves
-    nothing.
+    nothing. ``accepted``: an operator took it as clean while it was new, which
+    proves nothing either.
     """
 
     PASSED = 'passed'
@@ -49,6 +50,7 @@ class Verdict(enum.StrEnum):
     INTERRUPTED = 'interrupted'
     QUARANTINED = 'quarantined'
     RELEASED = 'released'
+    ACCEPTED = 'accepted'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +72,8 @@ class Entry:
     :ivar attempt: UUID of the cleaning
     :ivar assignment_uuid: the last assignment of the device, with the instance
         and project that had it; None if there was none
-    :ivar actor: the operator who quarantined or released the device, and the
-        key that signed the call; None if none did
+    :ivar actor: the operator who quarantined, released or accepted the device,
+        and the key that signed the call; None if none did
     :ivar started_at: when the cleaning began, ISO 8601, UTC
     :ivar finished_at: when the record was written, ISO 8601, UTC
     """

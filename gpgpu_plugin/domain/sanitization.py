@@ -34,7 +34,8 @@ _OF_STATE: Mapping[str, str] = {
 _OF_VERDICT: Mapping[str, tuple[str, ...]] = {
     _V.PASSED: (_SANITIZING, _AVAILABLE), _V.FAILED: (_SANITIZING, _ERROR),
     _V.OUTDATED: (_SANITIZING,), _V.INTERRUPTED: (_SANITIZING,),
-    _V.QUARANTINED: (_ERROR,), _V.RELEASED: (_MAINTENANCE,)}
+    _V.QUARANTINED: (_ERROR,), _V.RELEASED: (_MAINTENANCE,),
+    _V.ACCEPTED: (_MAINTENANCE,)}
 
 _TRANSITIONS = 20
 """Number of transitions that are listed, the last ones."""

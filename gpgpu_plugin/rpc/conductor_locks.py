@@ -29,7 +29,7 @@ _OF_HOST = frozenset((
 _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
     'assignment_end', 'device_set', 'device_release', 'device_quarantine',
-    'device_clean', 'device_retire', 'device_replace',
+    'device_clean', 'device_accept', 'device_retire', 'device_replace',
     'usage_mark_exported', 'repair_database', 'repair_hosts'))
 
 

@@ -7,6 +7,7 @@ See rpc.conductor_contract, which has the other methods.
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.objects import admin
@@ -44,6 +45,18 @@ class Devices(typing.Protocol):
         :raises Conflict: an instance has the device or a vGPU of it, another
             device was found in its place, or it is unmanaged, retired or an
             mdev row
+        """
+
+    @caller.operators(once=True)
+    def device_accept(self, ctxt: _Context, *, devices: Sequence[str],
+                      reason: str) -> tuple[admin.DeviceInfo, ...]:
+        """Take new devices of one host as clean, all or none.
+
+        :param devices: UUIDs; a GPU that has VFs stands for these
+        :param reason: one line
+        :raises NotFound: the host has no device with one of these UUIDs
+        :raises Invalid: as for device_quarantine, or no device is named
+        :raises Conflict: a device is not dirty, not new or an mdev row
         """
 
     @caller.operators(once=True)

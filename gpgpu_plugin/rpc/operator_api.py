@@ -181,6 +181,11 @@ class OperatorAPI(conductor_client.ConductorClient):
     def device_replace(self, ctxt: _Context,
                        device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_replace, ctxt, device=device)
+    def device_accept(self, ctxt: _Context, devices: Sequence[str],
+                      reason: str) -> tuple[admin.DeviceInfo, ...]:
+        return self._call(
+            _Conductor.device_accept, ctxt, devices=devices, reason=reason)
+
 
     def device_history(self, ctxt: _Context, device: str,
                        limit: int | None = None, marker: str | None = None,

@@ -213,3 +213,33 @@ class InstanceTest(base.CommandTestCase):
         message = self.refused('instance', 'show', 'my-server')
         for words in ('clouds.yaml', '--os-cloud', 'the UUID of the server'):
             self.assertIn(words, message)
+
+
+class NewDeviceTest(base.CommandTestCase):
+    """Devices that no host has cleaned yet."""
+
+    cleaned_before = False
+
+    def test_accepted_devices_are_offered(self):
+        rows = self.json('device', 'accept', 'h1', '00:00.0', '0000:03:00.0',
+                         '--reason', 'burned in')
+        self.assertEqual(
+            [('0000:00:00.0', 'available'), ('0000:03:00.0', 'available')],
+            [(row['Address'], row['Shown State']) for row in rows])
+        self.assertEqual(
+            [('accept', 'burned in', f'operator {reach.actor()}')] * 2,
+            [(row['Kind'], row['Detail'], row['Actor']) for row in self.json(
+                'event', 'list', '--kind', 'accept', '--long')])
+        [record] = ledger_admin.list_all(
+            self.conductor.db, rows[0]['UUID'])
+        self.assertEqual(reach.actor(), record.fields['actor'])
+
+    def test_reason_is_required(self):
+        self.assertIn('--reason', self.misused(
+            'device', 'accept', 'h1', '00:00.0'))
+
+    def test_device_that_is_not_new_is_refused(self):
+        self.done('device', 'accept', 'h1', '00:00.0', '--reason', 'x')
+        self.assertIn('it cannot be accepted, since it is available',
+                      self.refused('device', 'accept', 'h1', '01:00.0',
+                                   '00:00.0', '--reason', 'x'))

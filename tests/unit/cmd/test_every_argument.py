@@ -39,6 +39,8 @@ UNKNOWN = {
         ('--host h1', 'UUIDs of assignments, or --instance and --host')),
     'assignment list': (('--host h9', _HOST),
                         ('--marker a9', 'assignment a9 does not exist')),
+    'device accept': [(f'{words} --reason x', text)
+                      for words, text in _DEVICE[1:4]],
     'device clean': _DEVICE,
     'device history': (*_DEVICE, ('d1 --marker x', 'does not exist')),
     'device list': (
@@ -54,7 +56,7 @@ UNKNOWN = {
     'device show': _DEVICE,
     'doctor': (('--host h9', _HOST), ),
     'event list': (
-        ('--kind party', 'one of abort, activate, adopt'),
+        ('--kind party', 'one of abort, accept, activate'),
         ('--marker x', 'the number of an event'),
         ('--from 2026-02-01 --to 2026-01-01', 'ends after it begins')),
     'flavor render': (

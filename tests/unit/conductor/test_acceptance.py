@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of new devices that are accepted as clean."""
+
+import sqlalchemy as sa
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import acceptance
+from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import models
+from gpgpu_plugin.objects import admin
+from tests.fixtures import cleaned
+from tests.fixtures import hosts
+from tests.unit.conductor import base
+
+OPERATOR = 'root@control'
+
+
+class AcceptanceTest(base.ConductorTestCase):
+
+    pf = base.function(2, used_by='vf', sriov_totalvfs=4, sriov_numvfs=1)
+    functions = (*base.EIGHT[:2], pf, base.function(
+        2, id=f'{pf.id}/vf0', address='0000:02:00.1', dsn=None, pf=pf.id,
+        vf_index=0))
+    cleaned_before = False
+
+    def uuids(self, **filters):
+        return [device.uuid for device in device_admin.list_all(
+            self.db, **filters)]
+
+    def accept(self, *uuids, reason='burned in'):
+        acceptance.accept(self.db, uuids, reason, OPERATOR)
+
+    def refused(self, *uuids):
+        before = self.states()
+        exc = self.assertRaises(exception.Conflict, self.accept, *uuids)
+        self.assertEqual(before, self.states())
+        return str(exc)
+
+    def test_new_devices_are_offered_at_once(self):
+        first, second = self.uuids(state='dirty')[:2]
+        self.assertRaises(exception.ClaimDenied, self.claim, 1)
+        self.accept(first, second)
+        self.assertEqual([], [
+            task for task in cleaning.tasks(self.db, 'h1')
+            if task.device_uuid in (first, second)])
+        self.assertEqual({first, second}, {
+            assignment.device_uuid for assignment in self.boot(2).assignments})
+
+    def test_ledger_and_event_say_who_and_why(self):
+        device = self.uuids(state='dirty')[0]
+        self.accept(device)
+        [record] = ledger_admin.list_all(self.db, device)
+        self.assertEqual(
+            ('accepted', 'burned in', OPERATOR), tuple(
+                record.fields[name] for name in (
+                    'verdict', 'reason', 'actor')))
+        with self.db.reader() as session:
+            self.assertEqual(['burned in'], session.scalars(
+                sa.select(models.Event.detail).where(
+                    models.Event.kind == 'accept')).all())
+
+    def test_gpu_with_vfs_stands_for_these(self):
+        gpu = next(device.uuid for device in device_admin.list_all(self.db)
+                   if device.address == '0000:02:00.0')
+        self.accept(gpu)
+        self.assertEqual(['0000:02:00.0', '0000:02:00.1'], [
+            device.address for device in device_admin.list_all(self.db)
+            if device.state == 'available'])
+
+    def test_all_or_none_are_accepted(self):
+        first, second = self.uuids(state='dirty')[:2]
+        self.accept(first)
+        self.assertIn('it cannot be accepted, since it is available',
+                      self.refused(second, first))
+
+    def test_device_that_is_being_cleaned_is_refused(self):
+        task = cleaning.tasks(self.db, 'h1')[0]
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        self.assertIn('since it is cleaning; its host cleans it: wait',
+                      self.refused(task.device_uuid))
+
+    def test_device_that_was_used_is_refused(self):
+        self.clean_all()
+        granted = self.boot(1)
+        releases.release(self.db, base.uuids(granted))
+        self.assertIn('"gpgpu-manage device clean"', self.refused(
+            granted.assignments[0].device_uuid))
+
+    def test_device_that_failed_its_first_cleaning_is_refused(self):
+        task = cleaning.tasks(self.db, 'h1')[0]
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.failed('no answer'))
+        self.assertIn('since it is quarantined',
+                      self.refused(task.device_uuid))
+        cleaning.operator_release(self.db, task.device_uuid, OPERATOR)
+        self.assertIn('not new', self.refused(task.device_uuid))
+
+    def test_device_that_waits_for_another_policy_is_accepted(self):
+        task = cleaning.tasks(self.db, 'h1')[0]
+        cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
+        cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
+                          cleaned.mute('canary', task.steps))
+        shown = device_admin.show(self.db, task.device_uuid)
+        self.assertIn('"gpgpu-manage device accept" takes it as clean',
+                      shown.reason)
+        self.accept(task.device_uuid)
+        shown = device_admin.show(self.db, task.device_uuid)
+        self.assertEqual(('available', None), (shown.state, shown.reason))
+
+    def test_quarantined_new_device_is_refused_until_released(self):
+        device = self.uuids(state='dirty')[0]
+        withdrawal.quarantine(self.db, device, 'heat', OPERATOR)
+        self.assertIn('since it is quarantined', self.refused(device))
+        cleaning.operator_release(self.db, device, OPERATOR)
+        self.accept(device)
+
+    def test_stricter_policy_has_an_accepted_device_cleaned(self):
+        device = self.uuids(state='dirty')[0]
+        self.accept(device)
+        shown = variant_admin.show(self.db, 'H100')
+        variant_admin.set_(self.db, admin.VariantInfo(
+            name='H100', vendor='10de', device='2330',
+            cleaning_policy='scrub', resource_class=shown.resource_class))
+        self.assertIn(device, self.uuids(state='dirty'))
+
+    def test_reason_and_devices_are_required(self):
+        device = self.uuids(state='dirty')[0]
+        for reason in ('', ' ', 'a\nb'):
+            self.assertRaises(exception.Invalid, self.accept, device,
+                              reason=reason)
+        self.assertRaises(exception.Invalid, self.accept)
+
+    def test_device_of_another_host_is_not_found(self):
+        hosts.store(self.db, base.scan(
+            [base.replace(0, dsn='1')], host='h2',
+            node_uuid=base.node_uuid('h2')))
+        mine, = self.uuids(host='h1', state='dirty')[:1]
+        [other] = self.uuids(host='h2')
+        self.assertRaises(exception.NotFound, self.accept, mine, other)
+        self.assertIn(mine, self.uuids(state='dirty'))
