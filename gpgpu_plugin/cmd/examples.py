@@ -109,6 +109,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     'variant create': (
         'H100 --vendor 10de --device 2330 --cleaning-policy '
         'scrub --memory-mib 81559',
+        'H100 --vendor 10de --device 2330 --dry-run',
     ),
     'variant delete': ('H100',),
     'variant import': (

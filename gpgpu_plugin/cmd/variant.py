@@ -140,18 +140,47 @@ def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
             f'goes on; see "gpgpu-manage variant show {variant.name}"')
 
 
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--dry-run', action='store_true',
+        help='create nothing; show how many devices of which hosts would be '
+             'cleaned before they are offered')
+
+
+_PREVIEW = ('Name', 'Result', 'Devices To Clean', 'Hosts')
+
+
+def _previews(command: reach.Command,
+              variants: Sequence[admin.VariantInfo]) -> dict[
+                  str, tuple[object, ...]]:
+    """Return what creation of variants would have cleaned, by their names.
+
+    :returns: each a row of _PREVIEW
+    """
+    found = command.api.variant_preview(
+        gpgpu_context.admin(), variants) if variants else ()
+    hosts = {variant.name: {
+        preview.host: preview.devices[variant.name] for preview in found
+        if variant.name in preview.devices} for variant in variants}
+    return {name: (name, 'not created', sum(counts.values()),
+                   columns.Cell(counts)) for name, counts in hosts.items()}
+
+
 class VariantCreate(reach.Command, show.ShowOne):
     """Create a variant and apply it to all known devices."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_fields(parser, required=True)
+        _add_dry_run(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        created = self.api.variant_create(
-            gpgpu_context.admin(), admin.VariantInfo(**{
-                'name': parsed_args.name, **_given(parsed_args)}))
+        wanted = admin.VariantInfo(**{
+            'name': parsed_args.name, **_given(parsed_args)})
+        if parsed_args.dry_run:
+            return _PREVIEW, _previews(self, [wanted])[wanted.name]
+        created = self.api.variant_create(gpgpu_context.admin(), wanted)
         note_pending(self, created)
         _note_steps(self, created)
         if not (created.devices or created.hosts_pending):
@@ -240,6 +269,7 @@ class VariantImport(reach.Command, lister.Lister):
                             help='catalogue (default: the shipped one)')
         parser.add_argument('--only', action='append', metavar='NAME',
                             help='import only this variant, repeatable')
+        _add_dry_run(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -248,10 +278,16 @@ class VariantImport(reach.Command, lister.Lister):
             wanted = catalogue.only(wanted, parsed_args.only)
         api, context = self.api, gpgpu_context.admin()
         known = {info.name: info for info in api.variant_list(context)}
-        missing = _missing(wanted, known)
-        created = {variant.name: api.variant_create(
-            context, admin.VariantInfo(**dataclasses.asdict(variant)))
-            for variant in missing}
+        missing = [admin.VariantInfo(**dataclasses.asdict(variant))
+                   for variant in _missing(wanted, known)]
+        if parsed_args.dry_run:
+            previews = _previews(self, missing)
+            return _PREVIEW, [
+                previews.get(variant.name, (variant.name, 'unchanged', 0,
+                                            columns.Cell({})))
+                for variant in wanted]
+        created = {variant.name: api.variant_create(context, variant)
+                   for variant in missing}
         doubtful = [name for name, info in created.items() if cleaning.doubt(
             info.cleaning_policy, info.vendor, info.device)]
         if doubtful:

@@ -77,6 +77,12 @@ class OperatorCalls(endpoint.Endpoint):
             return variant_admin.create(
                 self._by_operator(ctxt), variant, caller)
 
+    def variant_preview(self, ctxt: _Context, *,
+                        variants: Sequence[admin.VariantInfo], limit: int,
+                        marker: str | None,
+                        ) -> tuple[admin.VariantPreview, ...]:
+        return variant_admin.preview(self._db, variants, limit, marker)
+
     def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         return variant_admin.list_all(self._db)
 
@@ -224,18 +230,18 @@ class OperatorCalls(endpoint.Endpoint):
                          authors.operator(ctxt))
         return self._changed(ctxt, device)
 
-    def device_retire(self, ctxt: _Context, *, device: str,
-                      reason: str | None) -> admin.DeviceInfo:
-        retirement.retire(self._by_operator(ctxt), device, reason)
-        return self._changed(ctxt, device)
-
-    def device_replace(self, ctxt: _Context, *, device: str,
     def device_accept(self, ctxt: _Context, *, devices: Sequence[str],
                       reason: str) -> tuple[admin.DeviceInfo, ...]:
         acceptance.accept(self._by_operator(ctxt), devices, reason,
                           authors.operator(ctxt))
         return tuple(self._changed(ctxt, device) for device in devices)
 
+    def device_retire(self, ctxt: _Context, *, device: str,
+                      reason: str | None) -> admin.DeviceInfo:
+        retirement.retire(self._by_operator(ctxt), device, reason)
+        return self._changed(ctxt, device)
+
+    def device_replace(self, ctxt: _Context, *, device: str,
                        ) -> admin.DeviceInfo:
         return self._changed(ctxt, retirement.replace(
             self._by_operator(ctxt), device, authors.operator(ctxt)))

@@ -35,6 +35,23 @@ class VariantInfo(variant.Variant):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class VariantPreview:
+    """Devices that a host would clean if some variants were created.
+
+    :ivar devices: their numbers, by the name of the variant
+    """
+
+    host: str
+    host_id: int
+    devices: dict[str, int]
+
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return str(self.host_id)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HostInfo:
     """A host, with the number of its devices by shown state.
 
@@ -47,6 +64,8 @@ class HostInfo:
     :ivar draining: no instance gets a device of it
     :ivar version: of its gpgpu_plugin
     :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar cleaned: how many of its devices are cleaned, and about how long the
+        others take; None: no new one waits for its cleaning
     """
 
     host: str
@@ -62,10 +81,9 @@ class HostInfo:
     draining: bool = False
     version: str
     host_state: str | None = None
+    cleaned: str | None = None
 
     @property
-    :ivar cleaned: how many of its devices are cleaned, and about how long the
-        others take; None: no new one waits for its cleaning
     def marker(self) -> str:
         """Marker of the rows after this one."""
         return self.host
@@ -81,7 +99,6 @@ class GroupInfo:
     :ivar host_state: a domain.host_state.HostState; None: not known
     :ivar links_source: ``group`` or ``variant``, of which the table of link
         partitions is, or ``host``, whose drivers report them; None: nobody
-    cleaned: str | None = None
         said anything
     :ivar fabric: whether the board allows nothing but its partitions
     :ivar link_partitions: PCI addresses of the GPUs of each partition of which

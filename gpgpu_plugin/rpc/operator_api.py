@@ -38,6 +38,14 @@ class OperatorAPI(conductor_client.ConductorClient):
                        ) -> admin.VariantInfo:
         return self._call(_Conductor.variant_create, ctxt, variant=variant)
 
+    def variant_preview(self, ctxt: _Context,
+                        variants: Sequence[admin.VariantInfo],
+                        limit: int | None = None, marker: str | None = None,
+                        ) -> tuple[admin.VariantPreview, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.variant_preview, ctxt, variants=variants, limit=limit,
+            marker=marker), limit, marker)
+
     def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         return self._call(_Conductor.variant_list, ctxt)
 
@@ -173,6 +181,11 @@ class OperatorAPI(conductor_client.ConductorClient):
     def device_clean(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_clean, ctxt, device=device)
 
+    def device_accept(self, ctxt: _Context, devices: Sequence[str],
+                      reason: str) -> tuple[admin.DeviceInfo, ...]:
+        return self._call(
+            _Conductor.device_accept, ctxt, devices=devices, reason=reason)
+
     def device_retire(self, ctxt: _Context, device: str,
                       reason: str | None = None) -> admin.DeviceInfo:
         return self._call(
@@ -181,11 +194,6 @@ class OperatorAPI(conductor_client.ConductorClient):
     def device_replace(self, ctxt: _Context,
                        device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_replace, ctxt, device=device)
-    def device_accept(self, ctxt: _Context, devices: Sequence[str],
-                      reason: str) -> tuple[admin.DeviceInfo, ...]:
-        return self._call(
-            _Conductor.device_accept, ctxt, devices=devices, reason=reason)
-
 
     def device_history(self, ctxt: _Context, device: str,
                        limit: int | None = None, marker: str | None = None,

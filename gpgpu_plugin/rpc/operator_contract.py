@@ -34,6 +34,19 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators()
+    def variant_preview(self, ctxt: _Context, *,
+                        variants: Sequence[admin.VariantInfo], limit: int,
+                        marker: str | None,
+                        ) -> tuple[admin.VariantPreview, ...]:
+        """Return a page of hosts that have devices of variants to create.
+
+        :param limit: number of rows at most; a page has PAGE_SIZE at most
+        :param marker: id of the host before the first one
+        :raises Invalid: as for variant_create
+        :raises Conflict: as for variant_create
+        """
+
+    @caller.operators()
     def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
         """Return all variants, sorted by name."""
 

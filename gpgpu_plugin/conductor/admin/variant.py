@@ -15,6 +15,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_preview
+from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -96,6 +98,20 @@ def create(db: api.Database, view: objects.VariantInfo,
         return change.id
     variant_changes.apply(db, db.write(work), caller)
     return show(db, value.name)
+
+
+def preview(db: api.Database, views: Sequence[objects.VariantInfo],
+            limit: int = objects.PAGE_SIZE, marker: str | None = None,
+            ) -> tuple[objects.VariantPreview, ...]:
+    """Return a page of what hosts would clean (Conductor.variant_preview)."""
+    values = [rules.check(view.without_devices()) for view in views]
+    after = 0 if marker is None else pages.number(marker, 'a host')
+    with db.reader() as session:
+        others = _others(session)
+        for value in values:
+            rules.check_beside(value, others)
+        return variant_preview.page(
+            session, values, pages.size(limit), after)
 
 
 def set_(db: api.Database, view: objects.VariantInfo,

@@ -275,3 +275,32 @@ class VariantTest(base.CommandTestCase):
             self.assertEqual('gpgpu-manage: variant X does not exist; see '
                              '"gpgpu-manage variant list"\n',
                              self.refused('variant', *command))
+
+
+class DryRunTest(base.CommandTestCase):
+    """Variants that would have new devices cleaned."""
+
+    variants = ()
+    cleaned_before = False
+
+    def test_create_says_what_would_be_cleaned_and_creates_nothing(self):
+        self.assertEqual(
+            {'Name': 'H100', 'Result': 'not created', 'Devices To Clean': 8,
+             'Hosts': {'h1': 8}},
+            self.json('variant', 'create', *base.H100, '--dry-run'))
+        self.assertEqual([], self.json('variant', 'list'))
+        self.assertIn('h1 8', self.done(
+            'variant', 'create', *base.H100, '--dry-run'))
+
+    def test_import_says_what_would_be_cleaned_and_creates_nothing(self):
+        words = ('variant', 'import', '--only', 'NVIDIA_H100_SXM5_80GB',
+                 '--only', 'NVIDIA_L4', '--dry-run')
+        found = {row['Name']: (row['Result'], row['Devices To Clean'],
+                               row['Hosts']) for row in self.json(*words)}
+        self.assertEqual({
+            'NVIDIA_H100_SXM5_80GB': ('not created', 8, {'h1': 8}),
+            'NVIDIA_L4': ('not created', 0, {})}, found)
+        self.assertEqual([], self.json('variant', 'list'))
+        self.manage(*words[:-1])
+        self.assertEqual(
+            ['unchanged'] * 2, [row['Result'] for row in self.json(*words)])
