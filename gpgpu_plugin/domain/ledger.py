@@ -135,7 +135,8 @@ class Head:
 
     :ivar number: number of its records
     :ivar hash: of its last record; '' if there is none
-    :ivar was_cleaned: the device was cleaned once, or nobody knows who had it
+    :ivar was_cleaned: the device has a verdict, of which there should be a
+        record
     """
 
     device_uuid: str

@@ -83,7 +83,9 @@ def _machine(head: ledger.Head, entries: Sequence[Mapping[str, object]],
         'machine_id': head.device_uuid, 'status': status,
         'available': status == _AVAILABLE and not present.in_use,
         'in_use': status == _IN_USE, 'has_gpu': True,
-        'served_tenant': head.was_cleaned or _IN_USE in transitions,
+        # Unless it has no records, which it should have.
+        'served_tenant': _IN_USE in transitions or (
+            head.was_cleaned and not entries),
         'sanitized': _is_sanitized(
             entries, is_being_cleaned=status == _SANITIZING,
             was_cleaned=head.was_cleaned),
@@ -119,7 +121,7 @@ def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
     :param is_being_cleaned: that after the last tenant has not ended yet
     """
     tenancy: object = None
-    # No record proves a cleaning if nobody knows who had the device.
+    # Its records are gone, or were never written.
     is_pending = was_cleaned and not entries
     for entry in entries:
         if entry['assignment_uuid'] not in (None, tenancy):
@@ -127,7 +129,7 @@ def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
                 return False
             tenancy, is_pending = entry['assignment_uuid'], True
         if entry['verdict'] == _V.PASSED:
-            if not _is_about_memory(entry):
+            if tenancy is not None and not _is_about_memory(entry):
                 return False
             is_pending = False
     return is_being_cleaned or not is_pending

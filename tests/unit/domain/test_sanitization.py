@@ -98,6 +98,18 @@ class ExportTest(base.BaseTestCase):
             found['served_tenant'], found['transitions']))
         self.assertTrue(passes(found))
 
+    def test_first_cleaning_is_of_no_tenant(self):
+        first = entry(tenant=None, steps=('reset', 'settings'))
+        found = machine(first)
+        self.assertEqual((False, True, ['sanitizing', 'available']), (
+            found['served_tenant'], found['sanitized'],
+            found['transitions']))
+        found = machine(first, entry())
+        self.assertEqual((True, True), (
+            found['served_tenant'], found['sanitized']))
+        self.assertFalse(machine(
+            first, entry(steps=('reset', 'settings')))['sanitized'])
+
     def test_cleaning_that_proves_nothing_about_memory_fails(self):
         for steps in (('reset', 'settings'), ('flr', 'settings'),
                       ('reset', 'knobs', 'settings')):
