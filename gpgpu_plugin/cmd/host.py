@@ -124,14 +124,14 @@ class HostTakeover(reach.Command, command.Command):
 
 
 class HostDelete(reach.Command, command.Command):
-    """Delete a host if its devices are clean and not assigned."""
+    """Delete a host if no device of it is assigned or withheld."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('host', help='name of the nova-compute service')
         parser.add_argument(
             '--force', action='store_true',
-            help='delete the host even if devices of it are not clean, '
+            help='delete the host even if devices of it are quarantined, '
                  'disabled or retired, and whether or not its nova-compute is '
                  'running; if it is, it reports the devices again. What was '
                  'wrong with them is forgotten')

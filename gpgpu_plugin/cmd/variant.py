@@ -52,7 +52,7 @@ _HELP = {
     'type': 'kind of device; only gpu (default: gpu)',
     'mix_policy': 'which vGPUs may be on one GPU together: '
                + ', '.join(capacity.VGPUMixPolicy) + ' (default: same_type)',
-    'cleaning_policy': 'steps that a whole GPU must pass between two tenants: '
+    'cleaning_policy': 'steps that a whole GPU must pass before each tenant: '
                        + ', '.join(cleaning.POLICIES)
                        + ', or at least two steps joined by "+", reset or flr '
                          'first (flr+settings+canary) (default: default)',
@@ -127,8 +127,8 @@ def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
             command.note(
                 f'{step} is not one of the cleaning steps of the plugin '
                 f'itself ({", ".join(sorted(own))}). A host on which no other '
-                f'package has this step cleans and offers no GPU that had a '
-                f'tenant, also none that is free now')
+                f'package has this step cleans and offers no GPU, also none '
+                f'that is free now')
 
 
 def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
@@ -294,7 +294,7 @@ class VariantImport(reach.Command, lister.Lister):
             self.note(
                 f'GPUs of {", ".join(doubtful)} may wait for another cleaning '
                 f'policy before their first instance: "gpgpu-manage variant '
-                f'show" says why, and which to choose before')
+                f'show" says why, and which to choose')
         return ('Name', 'Result', 'Devices'), [
             (variant.name,
              'created' if variant.name in created else 'unchanged',

@@ -3,8 +3,8 @@
 
 A cleaning is a ladder of steps, which the host takes in order. Each returns
 its evidence as data, and the conductor judges all of it by the policy of the
-device's variant: a step that the policy requires and that is missing, failed
-or did not apply keeps the device in quarantine.
+device's variant: a device of which a required step is missing, failed or did
+not apply is not offered.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def doubt(policy: str, vendor: str, device: str) -> str | None:
               f'driver, {RESET_ONLY} passes and proves nothing about the '
               f'memory')
     return (f'{" and ".join(found)} of its cleaning policy can say nothing '
-            f'about most GPUs without their driver: each waits for another '
-            f'policy before its first instance; try one GPU, or choose now: '
+            f'about most GPUs without their driver: these stay dirty, and no '
+            f'instance gets one, until their variant has another policy: '
             f'{choice}') if found else None
 
 

@@ -259,7 +259,8 @@ class ImportTest(cmd_base.CommandTestCase):
                       'cleaning policy', result.err)
         for name, policy, reason in (
                 ('NVIDIA_H100_SXM5_80GB', 'reset+memory-clear+settings', ''),
-                ('NVIDIA_P40', 'default', 'choose now: reset+scrub-guest')):
+                ('NVIDIA_P40', 'default',
+                 'another policy: reset+scrub-guest')):
             shown = self.json('variant', 'show', name)
             self.assertEqual(policy, shown['Cleaning Policy'])
             self.assertIn(reason, shown['Reason'] or '')
