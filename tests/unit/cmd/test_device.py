@@ -155,19 +155,6 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual('dirty', self.json(
             'device', 'release', 'h1', '00:00.0')['Shown State'])
 
-    def test_replaced_device_gives_its_place_to_the_next_card(self):
-        old = self.first()
-        result = self.manage('device', 'replace', 'h1', '00:00.0')
-        self.assertEqual(0, result.code)
-        self.assertIn('the next card that h1 reports at 0000:00:00.0',
-                      result.err)
-        self.report((machine.replace(0, dsn='other'), *machine.EIGHT[1:]))
-        shown = self.json('device', 'show', 'h1', '00:00.0')
-        self.assertEqual(('dirty', old), (
-            shown['Shown State'], shown['Replaces']))
-        self.assertEqual(shown['UUID'], self.json(
-            'device', 'show', old)['Replaced By'])
-
     def test_unknown_device_is_not_found(self):
         for arguments in (('show', 'x'), ('set', 'x', '--enable'),
                           ('release', 'x'), ('clean', 'x'),
@@ -243,3 +230,16 @@ class NewDeviceTest(base.CommandTestCase):
         self.assertIn('it cannot be accepted, since it is available',
                       self.refused('device', 'accept', 'h1', '01:00.0',
                                    '00:00.0', '--reason', 'x'))
+
+    def test_replaced_device_gives_its_place_to_the_next_card(self):
+        old = self.json('device', 'show', 'h1', '00:00.0')['UUID']
+        result = self.manage('device', 'replace', 'h1', '00:00.0')
+        self.assertEqual(0, result.code)
+        self.assertIn('the next card that h1 reports at 0000:00:00.0',
+                      result.err)
+        self.report((machine.replace(0, dsn='other'), *machine.EIGHT[1:]))
+        shown = self.json('device', 'show', 'h1', '00:00.0')
+        self.assertEqual(('dirty', old), (
+            shown['Shown State'], shown['Replaces']))
+        self.assertEqual(shown['UUID'], self.json(
+            'device', 'show', old)['Replaced By'])
