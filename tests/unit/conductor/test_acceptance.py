@@ -26,7 +26,7 @@ class AcceptanceTest(base.ConductorTestCase):
     functions = (*base.EIGHT[:2], pf, base.function(
         2, id=f'{pf.id}/vf0', address='0000:02:00.1', dsn=None, pf=pf.id,
         vf_index=0))
-    cleaned_before = False
+    cleaned_before = new_are_clean = False
 
     def uuids(self, **filters):
         return [device.uuid for device in device_admin.list_all(

@@ -22,7 +22,7 @@ class PreviewTest(base.ConductorTestCase):
             address=f'0000:06:00.{number + 1}', pf=PF.id, vf_index=number)
           for number in range(2)))
     variant = False
-    cleaned_before = False
+    cleaned_before = new_are_clean = False
 
     def preview(self, *variants, **page):
         return {found.host: found.devices for found in variant_admin.preview(

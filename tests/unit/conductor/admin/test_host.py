@@ -226,7 +226,7 @@ class HostTest(base.ConductorTestCase):
 class NewHostTest(base.ConductorTestCase):
     """A host whose devices are cleaned for the first time."""
 
-    cleaned_before = False
+    cleaned_before = new_are_clean = False
 
     def cleaned(self, host='h1'):
         return host_admin.show(self.db, host).cleaned
