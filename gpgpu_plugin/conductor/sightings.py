@@ -116,11 +116,13 @@ def _compare(session: orm.Session, host: models.Host, gpu: models.Device,
     if not news:
         return
     row.known = news[-1][0].id
+    if not came and not rebooted:
+        # It was here all the time: the other card only has its number.
+        return
     if not came and any(host_id != host.id for _, host_id in news):
         recleaning.distrust(
             session, host, gpu, 'another host showed the number of its card')
-        if rebooted:
-            _renew(session, row)
+        _renew(session, row)
     for other, host_id in reversed(news):
         if host_id is not None and _follow(
                 session, host, gpu, device_db.get(session, other.device_uuid)):
