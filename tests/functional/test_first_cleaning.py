@@ -92,8 +92,9 @@ class FirstCleaningTest(cloud.GpuCloud):
             device['address'] for device in self.devices())
         self.may_clean.set()
         self.manage('variant', 'create', 'H100', *cloud.HGX_H100)
-        self.assertIn('choose now: reset+memory-clear+settings', self.listing(
-            'variant', 'show', 'H100')['reason'])
+        self.assertIn(
+            'another policy: reset+memory-clear+settings passes',
+            self.listing('variant', 'show', 'H100')['reason'])
         self.wait_for(lambda: all(
             'waits: cleaning policy: canary inapplicable' in (
                 gpu['reason'] or '')
