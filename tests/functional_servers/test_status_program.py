@@ -34,7 +34,9 @@ class StatusProgramTest(base.BaseTestCase):
         super().setUp()
         services.require(self, services.RABBITMQ, services.POSTGRESQL)
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        # A GPU that has passed its policy leaves no doubt about that.
+        self.conf = self.useFixture(
+            conductor_fixture.Conf(cleaned_before=False)).conf
         self.conf.set_override('transport_url', services.RABBITMQ, 'gpgpu')
         self.conf.set_override(
             'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
