@@ -54,14 +54,17 @@ def check(session: orm.Session, host: models.Host,
         gpu.uuid: found for gpu in gpus
         if any(found := sighting_db.numbers(device_db.identity(gpu)))}
     seen = sighting_db.of_numbers(session, numbers)
-    rows = _rows(session, numbers, [row for row, _ in seen], {
+    before = {row for row, _ in seen}
+    rows = _rows(session, numbers, before, {
         gpu.uuid for gpu in gpus if gpu.stable_id in {*new, *returned}})
     for gpu in gpus:
         if gpu.uuid in rows:
-            _compare(session, host, gpu, rows[gpu.uuid], [
+            row = rows[gpu.uuid]
+            _compare(session, host, gpu, row, [
                 other for other in seen if other[0].device_uuid != gpu.uuid
-                and _is_number_of(rows[gpu.uuid], other[0])],
-                came=gpu.stable_id in {*new, *returned}, rebooted=rebooted)
+                and _is_number_of(row, other[0])],
+                came=gpu.stable_id in {*new, *returned},
+                may_have_moved=rebooted or row not in before)
 
 
 def _rows(session: orm.Session, numbers: Mapping[str, sighting_db.Numbers],
@@ -103,11 +106,11 @@ def _is_number_of(row: sighting_db.Sighting,
 def _compare(session: orm.Session, host: models.Host, gpu: models.Device,
              row: sighting_db.Sighting,
              others: Sequence[_Elsewhere], *,
-             came: bool, rebooted: bool) -> None:
+             came: bool, may_have_moved: bool) -> None:
     """Take into account where else the number of a GPU was found.
 
     :param came: it is new in its place, so it has no verdict
-    :param rebooted: its host was off
+    :param may_have_moved: its host was off, or never showed this number here
     """
     if len({host_id for _, host_id in others}) > sighting_db.MAX_HOSTS:
         return
@@ -116,7 +119,7 @@ def _compare(session: orm.Session, host: models.Host, gpu: models.Device,
     if not news:
         return
     row.known = news[-1][0].id
-    if not came and not rebooted:
+    if not came and not may_have_moved:
         # It was here all the time: the other card only has its number.
         return
     if not came and any(host_id != host.id for _, host_id in news):

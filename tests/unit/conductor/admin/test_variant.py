@@ -66,7 +66,7 @@ class VariantTest(base.ConductorTestCase):
         self.assertEqual(before, counts())
         with self.statements() as listed:
             self.assertEqual(11, len(host_admin.list_all(self.db)))
-        self.assertLessEqual(len(listed), 3)
+        self.assertLessEqual(len(listed), 4)
 
     def test_boot_display_is_not_managed(self):
         base.hosts.store(self.db, base.scan((
