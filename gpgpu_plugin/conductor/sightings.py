@@ -139,6 +139,9 @@ def _follow(session: orm.Session, host: models.Host, gpu: models.Device,
     :param before: the GPU of that place
     :returns: whether an operator quarantined or retired it there
     """
+    if before.host_id == host.id and before.present:
+        # The GPUs of one board may show one number.
+        return False
     there = session.get_one(models.Host, before.host_id)
     text = cleaning.shortened(
         f'it was {before.state} at {before.address} of {there.name}'

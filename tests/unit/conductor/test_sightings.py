@@ -177,6 +177,21 @@ class OperatorTest(SightingCase):
         self.assertTrue(self.gpu('h2').enabled)
 
 
+class BoardTest(SightingCase):
+    """Two GPUs on one board, which has one number."""
+
+    functions = (base.replace(0, dsn=None, serial='B1'),
+                 base.replace(1, dsn=None, serial='B1'))
+
+    def test_quarantine_does_not_follow_to_the_other_gpu(self):
+        first, second = device_admin.list_all(self.db)
+        withdrawal.quarantine(self.db, first.uuid, 'loud', OPERATOR)
+        hosts.store(self.db, base.scan(self.functions[:1]))
+        hosts.store(self.db, base.scan(self.functions))
+        self.assertEqual(
+            'dirty', device_admin.show(self.db, second.uuid).state)
+
+
 class DeletedHostTest(SightingCase):
 
     def test_card_was_on_a_host_that_was_deleted_meanwhile(self):
