@@ -171,6 +171,13 @@ class OperatorTest(SightingCase):
         self.boot_host('h2')
         self.assertEqual(['quarantined', 'dirty'], self.states())
 
+    def test_retired_card_that_comes_while_the_host_runs(self):
+        card = base.replace(0, dsn='77')
+        self.boot_host('h2', [card])
+        retirement.retire(self.db, self.gpu('h2').uuid, 'bad')
+        hosts.store(self.db, base.scan([card]))
+        self.assertEqual('retired', self.gpu().state)
+
     def test_disabled_card_is_not_disabled_elsewhere(self):
         device_admin.set_(self.db, self.gpu().uuid, enabled=False)
         self.boot_host('h2')
