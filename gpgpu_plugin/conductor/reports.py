@@ -304,7 +304,8 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     host_db.changed(host)
     exchange.check(session, host, row, before, identity,
                    pci.Identity.of(function), known.children.get(row.id, ()))
-    if function.id not in scan.vgpu_capabilities or function.has_vfs:
+    if (function.pf is not None or function.has_vfs
+            or function.id not in scan.vgpu_capabilities):
         _check_owner(session, host, row, before, function)
 
 

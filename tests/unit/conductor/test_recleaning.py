@@ -14,6 +14,7 @@ from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -264,3 +265,18 @@ class FirstSightTest(base.ConductorTestCase):
             kind='mdev', stable_id=f'{base.EIGHT[0].id}/mdev0',
             cleaned_steps=None)
         self.assertTrue(capacity.is_proven(row, 'default'))
+
+    def test_vf_with_types_that_another_service_had_is_cleaned(self):
+        gpu, vf = with_vfs(0, 1)
+
+        def store(vf):
+            hosts.store(self.db, dataclasses.replace(
+                base.scan((gpu, vf, *base.EIGHT[1:])),
+                vgpu_capabilities={vf.id: capability.VGPUCapability(
+                    mechanism=capability.VGPUMechanism.VF, types=())}))
+        store(vf)
+        self.clean_all()
+        self.assertEqual(['available'] * 2, self.of_first())
+        store(dataclasses.replace(vf, owner='Cyborg'))
+        store(vf)
+        self.assertEqual(['available', 'dirty'], self.of_first())
