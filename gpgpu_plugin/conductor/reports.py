@@ -178,7 +178,7 @@ def _store(session: orm.Session, host: models.Host,
                 session, host, row, scan.health.get(function.id))
         seen[function.id] = row
     session.flush()
-    _relate(session, host, scan, seen, new, known)
+    _relate(session, host, scan, seen, new, returned, known)
     for stable_id, before in exchanged.items():
         retirement.occupy(
             session, host, before, seen[stable_id],
@@ -192,11 +192,14 @@ def _store(session: orm.Session, host: models.Host,
 
 def _relate(session: orm.Session, host: models.Host,
             scan: objects.HostReport, seen: Mapping[str, models.Device],
-            new: Collection[str], known: _Known) -> None:
+            new: Collection[str], returned: Collection[str],
+            known: _Known) -> None:
     """Join VFs to their GPUs, and give them what holds for these.
 
     :param seen: rows of the functions that the host reports, by stable ID
     :param new: stable IDs of those whose row is new
+    :param returned: those of VFs that were away, so that guests may have had
+        the whole GPU
     """
     for function in scan.functions:
         gpu = seen.get(function.pf or '')
@@ -205,6 +208,9 @@ def _relate(session: orm.Session, host: models.Host,
             if function.id in new:
                 withdrawal.inherit(session, host, gpu, seen[function.id],
                                    known.children.get(gpu.id, ()))
+            elif (function.id in returned
+                  and gpu.cleaned_steps == device_db.NOTHING_PASSED):
+                seen[function.id].cleaned_steps = device_db.NOTHING_PASSED
 
 
 def _lose(session: orm.Session, host: models.Host,

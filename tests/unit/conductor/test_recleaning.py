@@ -280,3 +280,18 @@ class FirstSightTest(base.ConductorTestCase):
         store(dataclasses.replace(vf, owner='Cyborg'))
         store(vf)
         self.assertEqual(['available', 'dirty'], self.of_first())
+
+    def test_vfs_that_return_to_an_unmanaged_gpu_that_was_used(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='VF', vendor='10de', device='9998'))
+        gpu, *vfs = with_vfs(0, 2)
+        functions = (gpu, *(dataclasses.replace(vf, device='9998')
+                            for vf in vfs), *base.EIGHT[1:])
+        hosts.store(self.db, base.scan(functions))
+        self.clean_all()
+        hosts.store(self.db, base.scan(base.EIGHT))
+        self.clean_all()
+        releases.release(self.db, base.uuids(self.boot(8)))
+        variant_admin.delete(self.db, 'H100')
+        hosts.store(self.db, base.scan(functions))
+        self.assertEqual(['dirty'] * 3, self.of_first())
