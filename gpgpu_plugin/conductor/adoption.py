@@ -217,7 +217,7 @@ class _Adoption:
 
 def _distrust_free(session: orm.Session, host: models.Host,
                    book: Iterable[objects.Assignment]) -> None:
-    """Have devices cleaned that the database shows as available.
+    """Have devices cleaned that the database shows as available, or as new.
 
     Somebody may have used them since the backup. A GPU of which the book has
     a vGPU was clean when it was claimed, and is not used itself. A GPU that
@@ -231,9 +231,9 @@ def _distrust_free(session: orm.Session, host: models.Host,
                for row in assignment_db.of_hosts(session, [host.id])
                if row.uuid in listed}
     for device in devices:
-        if (device.state == _State.AVAILABLE
-                and device.kind == device_rules.DeviceKind.PCI
-                and device.cleaned_steps is not None
+        if (device.kind == device_rules.DeviceKind.PCI
+                and (device.state == _State.AVAILABLE
+                     or device.cleaned_steps is None)
                 and device.id not in parents and _may_be_used(device)):
             device.cleaned_steps = device_db.NOTHING_PASSED
             event_db.add(session, 'distrust', host.name, device)

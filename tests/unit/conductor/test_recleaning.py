@@ -8,6 +8,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import reports
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -294,4 +296,13 @@ class FirstSightTest(base.ConductorTestCase):
         releases.release(self.db, base.uuids(self.boot(8)))
         variant_admin.delete(self.db, 'H100')
         hosts.store(self.db, base.scan(functions))
+        self.assertEqual(['dirty'] * 3, self.of_first())
+
+    def test_gpu_that_a_backup_shows_as_new_may_have_been_used(self):
+        sessions.mark_restored(self.db)
+        granted = hosts.begin(self.db, 'h1', base.NODE, expected=90)
+        reports.report(self.db, base.scan(
+            base.EIGHT, number=1, assignments=()), hosts.origin(
+                'h1', base.NODE, session=granted.number))
+        hosts.store(self.db, base.scan((*with_vfs(0, 2), *base.EIGHT[1:])))
         self.assertEqual(['dirty'] * 3, self.of_first())
