@@ -129,7 +129,7 @@ def must_be_cleaned(row: device_db.AnyDevice, variant: variant_rules.Variant,
     A GPU that nobody can get as a whole need not be cleaned for being new, or
     for a policy that became stricter: guests get its vGPUs, whose memory its
     driver manages. If the whole GPU was used, or may have been, they wait for
-    its cleaning. A GPU that has mdevs was clean when they were made.
+    its cleaning; one that has mdevs that others made is left alone.
 
     :param row: of a device in a group
     :param variant: of the group
@@ -142,7 +142,9 @@ def must_be_cleaned(row: device_db.AnyDevice, variant: variant_rules.Variant,
         if gpu_rules.passthrough_refusal(function) is not None:
             return False
         if function.has_vgpus and not function.has_vfs:
-            return False
+            vgpus = device_db.vgpu_capability(row)
+            return (row.cleaned_steps == device_db.NOTHING_PASSED
+                    and vgpus is not None and not vgpus.existing_vgpus)
         if (function.has_vfs or not offers_whole or (
                 not variant.unsupported_ok
                 and unsupported.reason(function) is not None)):

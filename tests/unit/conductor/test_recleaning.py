@@ -306,3 +306,20 @@ class FirstSightTest(base.ConductorTestCase):
                 'h1', base.NODE, session=granted.number))
         hosts.store(self.db, base.scan((*with_vfs(0, 2), *base.EIGHT[1:])))
         self.assertEqual(['dirty'] * 3, self.of_first())
+
+    def test_gpu_that_was_away_gets_no_more_mdevs(self):
+        """Its guests may have run again before the first scan."""
+        self.clean_all()
+
+        def store(*foreign):
+            hosts.store(self.db, base.scan(base.EIGHT[1:]))
+            hosts.store(self.db, dataclasses.replace(
+                base.scan((base.replace(0, used_by='mdev'), *base.EIGHT[1:])),
+                vgpu_capabilities={base.EIGHT[0].id: capability.VGPUCapability(
+                    mechanism=capability.VGPUMechanism.MDEV, types=(),
+                    existing_vgpus=foreign)}))
+        # No host cleans a GPU that has mdevs of others.
+        store(base.NODE)
+        self.assertEqual(['available'], self.of_first())
+        store()
+        self.assertEqual(['dirty'], self.of_first())
