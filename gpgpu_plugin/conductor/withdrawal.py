@@ -110,7 +110,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         vgpus = children(session, device)
         parts = parts_of(device, vgpus)
         check_unassigned(session, host, [device, *vgpus], 'cleaned')
-        _check_cleanable(host, device, parts, vgpus)
+        _check_cleanable(host, device, gpu_of(session, device), parts, vgpus)
         changed = [
             part for part in dict.fromkeys((device, *_all_parts(
                 device, vgpus)))
@@ -324,10 +324,11 @@ def check_unassigned(session: orm.Session, host: models.Host,
 
 
 def _check_cleanable(host: models.Host, device: models.Device,
-                     parts: Sequence[models.Device],
+                     gpu: models.Device, parts: Sequence[models.Device],
                      vgpus: Sequence[models.Device]) -> None:
     """Refuse what cannot or must not be cleaned.
 
+    :param gpu: that of a VF; any other device itself
     :raises Conflict: says why
     """
     reason = None
@@ -341,8 +342,8 @@ def _check_cleanable(host: models.Host, device: models.Device,
     elif (parts[0].group_id is None
           and parts[0].state == _State.AVAILABLE):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
-    elif device_db.waits_for_vfs(device):
-        reason = waits_for_vfs(host.name, device)
+    elif device_db.waits_for_vfs(gpu):
+        reason = waits_for_vfs(host.name, gpu)
     elif parts == [device]:
         used = [vgpu for vgpu in vgpus
                 if vgpu.present and vgpu.state != _State.AVAILABLE]

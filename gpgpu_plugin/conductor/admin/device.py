@@ -131,7 +131,13 @@ def _reasons(session: orm.Session,
             foreign[uuid] += [
                 f'mdev {name}' if is_mdev else f'type {name} of {row.address}'
                 for name in vgpus.existing_vgpus]
-    return {
+    waiting = {
+        device.row.uuid: withdrawal.waits_for_vfs(device.host, gpu)
+        for device in devices
+        if device.row.state == device_rules.DeviceState.DIRTY
+        and device.row.parent_id is not None and device_db.waits_for_vfs(
+            gpu := withdrawal.gpu_of(session, device.row))}
+    return waiting | {
         uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
               f'{", ".join(found)}'
         for uuid, found in foreign.items() if found

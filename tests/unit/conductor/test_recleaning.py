@@ -10,6 +10,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -323,3 +324,14 @@ class FirstSightTest(base.ConductorTestCase):
         self.assertEqual(['available'], self.of_first())
         store()
         self.assertEqual(['dirty'], self.of_first())
+
+    def test_vf_says_that_it_waits_for_its_gpu(self):
+        self.clean_all()
+        releases.release(self.db, base.uuids(self.boot(8)))
+        hosts.store(self.db, base.scan((*with_vfs(0, 1), *base.EIGHT[1:])))
+        vf = next(device for device in device_admin.list_all(self.db)
+                  if device.parent is not None)
+        self.assertIn('remove the VFs of 0000:00:00.0', vf.reason)
+        self.assertIn('remove the VFs of 0000:00:00.0', str(
+            self.assertRaises(exception.Conflict, withdrawal.clean, self.db,
+                              vf.uuid, 'root@control')))
