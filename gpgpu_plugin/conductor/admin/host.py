@@ -194,8 +194,17 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
 
     If the host reports again, its devices are new ones, which are cleaned.
 
-    :raises Conflict: one is quarantined, disabled or retired
+    :raises Conflict: one is quarantined, disabled or retired, or a GPU was
+        used and is not clean, or nobody knows
     """
+    if host.restored:
+        raise exception.Conflict(
+            kind='host', name=host.name,
+            reason='the database was restored from a backup, and the host has '
+                   'not reported since: nobody knows who used its GPUs. Wait '
+                   'until "gpgpu-manage host list" does not show it as '
+                   'restored, or start its nova-compute. Or use --force if '
+                   'the GPUs are gone')
     withheld = [
         f'{device.address} ({device.uuid}) is {reason}'
         for device in device_db.of_hosts(session, [host.id])
@@ -216,7 +225,11 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
 
 def _withheld(device: models.Device) -> str | None:
     """Return why a device is not offered that a scan would find again."""
-    if device.state == device_rules.DeviceState.QUARANTINED:
+    if device.state == device_rules.DeviceState.QUARANTINED or (
+            # It may return with VFs, and nobody would know of its use.
+            device.parent_id is None
+            and device.state in device_rules.UNCLEAN_STATES
+            and device.cleaned_steps is not None):
         return device.state
     if device.state == device_rules.DeviceState.RETIRED:
         return device.state if (

@@ -60,10 +60,10 @@ class HostTest(base.ConductorTestCase):
         self.assertEqual(8, sum(self.states().values()))
         return str(exc)
 
-    def test_host_with_a_dirty_device_is_deleted(self):
-        """If it reports again, its devices are new, and cleaned."""
-        self.unclean('dirty')
-        host_admin.delete(self.db, 'h1')
+    def test_host_with_a_gpu_that_was_used_is_deleted_by_force_alone(self):
+        device = self.unclean('dirty')
+        self.refused(f'{device.address} ({device.uuid}) is dirty', '--force')
+        host_admin.delete(self.db, 'h1', force=True)
         self.assertEqual((), host_admin.list_all(self.db))
 
     def test_host_with_a_quarantined_device_is_deleted_by_force_alone(self):
