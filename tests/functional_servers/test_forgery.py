@@ -145,7 +145,10 @@ class ForgeryTest(base.ConductorTestCase):
             'state': None,
             'used': (), 'used_by': None, 'project': None, 'type': None,
             'health': None, 'faulty': False, 'include_retired': False,
-            'device': self.task.device_uuid, 'ping_uuid': 'p1',
+            'device': self.task.device_uuid,
+            'devices': [self.task.device_uuid],
+            'variants': [admin.VariantInfo(
+                name='L4', vendor='10de', device='27b8')], 'ping_uuid': 'p1',
             'question': 'q1',
             'query': usage_obj.UsageQuery(), 'by': ['project'],
             'usages': (self.assigned if method == 'usage_mark_exported'
