@@ -35,7 +35,7 @@ def host(name, **values):
 def device(name, **values):
     """Return the row of a GPU that is available."""
     return models.Device(**{
-        'uuid': name, 'stable_id': name, 'address': name,
+        'uuid': name, 'stable_id': name, 'address': name[:32],
         'state': 'available', 'pci_function': '{}', 'vendor_id': '',
         'product_id': '', **values})
 
