@@ -332,7 +332,8 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
             fixed=True)
         self.check('key_of_unknown_host', lambda: self.sql(
             sa.insert(models.CallerKey).values(
-                kind='host', name='gone', number=1)),
+                kind='host', name='gone', number=1, master_id='none',
+                created_at=clocks.now())),
             undo=lambda: self.sql(sa.delete(models.CallerKey)))
         free = self.free()
         self.check(

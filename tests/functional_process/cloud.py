@@ -126,7 +126,14 @@ class ProcessCloud(base.BaseTestCase):
                     return (inventory.get('total'),
                             inventory.get('reserved')) == (total, 0)
             return False
-        self.wait_for(found, f'{total} GPUs of {variant} in Placement')
+        try:
+            self.wait_for(found, f'{total} GPUs of {variant} in Placement')
+        except self.failureException as exc:
+            # The logs are long, and an end of them may be all that is kept.
+            self.fail(f'{exc}; ' + '; '.join(
+                ' '.join(str(device.get(name)) for name in (
+                    'Address', 'State', 'Shown State', 'Reason'))
+                for device in self.devices()))
 
     def devices(self, *filters: str) -> list[typing.Any]:
         """Return the rows of ``device list`` with filters."""
