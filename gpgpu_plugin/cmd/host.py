@@ -131,10 +131,11 @@ class HostDelete(reach.Command, command.Command):
         parser.add_argument('host', help='name of the nova-compute service')
         parser.add_argument(
             '--force', action='store_true',
-            help='delete the host even if devices of it are quarantined, '
-                 'disabled or retired, and whether or not its nova-compute is '
-                 'running; if it is, it reports the devices again. What was '
-                 'wrong with them is forgotten')
+            help='delete the host even if GPUs of it were used and are not '
+                 'clean, or devices are quarantined, disabled or retired, and '
+                 'whether or not its nova-compute is running; if it is, it '
+                 'reports the devices again. What was wrong with them is '
+                 'forgotten')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import typing
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -69,39 +68,6 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
     return max(0.0, (now - began).total_seconds()) if began else None
 
 
-def has_passed(session: orm.Session, device_uuid: str,
-               assignment_uuid: str) -> bool:
-    """Return whether a device passed a cleaning after an assignment."""
-    for content in ledger_db.newest_first(session, device_uuid):
-        fields = json.loads(content)
-        if fields['assignment_uuid'] != assignment_uuid:
-            return False
-        if fields['verdict'] == rules.Verdict.PASSED:
-            return True
-    return False
-
-
-class Passed(typing.NamedTuple):
-    """When a cleaning took place that passed (UTC), in whole seconds.
-
-    ``began_at``: None: unknown.
-    """
-
-    began_at: datetime.datetime | None
-    ended_at: datetime.datetime
-
-
-def last_passed(session: orm.Session, device_uuid: str) -> Passed | None:
-    """Return the last cleaning that a device passed."""
-    for content in ledger_db.newest_first(session, device_uuid):
-        fields = json.loads(content)
-        if fields['verdict'] == rules.Verdict.PASSED:
-            began = fields['started_at']
-            return Passed(None if began is None else _time(began),
-                          _time(fields['finished_at']))
-    return None
-
-
 def seconds_of_last(session: orm.Session,
                     devices: Collection[str]) -> dict[str, float]:
     """Return how long the last cleaning of devices took, if it passed.
@@ -119,21 +85,6 @@ def seconds_of_last(session: orm.Session,
                 _time(fields['finished_at']) - _time(fields['started_at'])
             ).total_seconds())
     return found
-
-
-def last_entry(session: orm.Session, device_uuid: str,
-               ) -> tuple[datetime.datetime, str | None] | None:
-    """Return the time (UTC) and the reason of the newest record of a device.
-
-    The reason is shortened.
-    """
-    newest = next(iter(ledger_db.newest_first(session, device_uuid)), None)
-    if newest is None:
-        return None
-    fields = json.loads(newest)
-    return _time(fields['finished_at']), (
-        None if fields['reason'] is None
-        else cleaning.shortened(fields['reason']))
 
 
 def is_last_by_operator(session: orm.Session, device_uuid: str) -> bool:

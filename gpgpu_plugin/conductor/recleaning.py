@@ -26,22 +26,11 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import pci
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 
 _NEW = 'this host has not cleaned it yet'
-
-
-def first_verdict(function: pci.PCIFunction) -> str | None:
-    """Return the steps that a function has passed when it is first seen.
-
-    :returns: None: it is new, and has passed none
-    """
-    # Whatever it was before, no cleaning of this host has proven anything.
-    del function
-    return None
 
 
 def first_reason(device: models.Device) -> str | None:

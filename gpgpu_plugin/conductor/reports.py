@@ -270,7 +270,6 @@ def _insert(session: orm.Session, host: models.Host,
             device_rules.DeviceState.AVAILABLE),
         enabled=True, present=True, generation=0,
         kind=str(device_rules.DeviceKind.PCI),
-        cleaned_steps=recleaning.first_verdict(function),
         vgpu_type=_foreign_type(function, vgpus))
     device_db.set_observed(row, function, vgpus, driver_capacity.merge(
         None, scan.driver_capacities.get(function.id), known.places,

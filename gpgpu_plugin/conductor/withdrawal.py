@@ -153,9 +153,8 @@ def accept(session: orm.Session, host: models.Host, device: models.Device,
         device.clean_token = str(uuid_mod.uuid4())
     ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
                reason=device.reason, actor=actor)
-    if device.before_swap is not None:
-        device.before_swap = None
-    device.reason, device.swapped = unmanaged, None
+    device.before_swap = device.swapped = None
+    device.reason = unmanaged
 
 
 def waits_for_vfs(host_name: str, gpu: models.Device) -> str:

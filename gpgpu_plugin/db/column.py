@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tables share: base class, types, names."""
+"""Base class, types and naming of all tables."""
 
 from __future__ import annotations
 

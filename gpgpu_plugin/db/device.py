@@ -116,15 +116,6 @@ def identity(device: models.Device) -> pci.Identity:
     return _identity(device.identity)
 
 
-def identity_before(device: models.Device) -> pci.Identity | None:
-    """Return the identity of the card that left the device's place.
-
-    :returns: None: none left, or an operator accepted the card that came
-    """
-    return (None if device.before_swap is None
-            else pci.Identity.of(_pci_function(device.before_swap)))
-
-
 def vgpu_capability(device: AnyDevice) -> capability.VGPUCapability | None:
     """Return the stored vGPU capability of the device."""
     return (None if device.vgpu_capability is None

@@ -7,9 +7,7 @@ change nothing, are stored later (conductor.refusal_events).
 
 from __future__ import annotations
 
-import datetime
 import logging
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -120,20 +118,6 @@ def has_refusal(session: orm.Session, instance_uuid: str,
             models.Event.instance_uuid == instance_uuid,
             models.Event.kind.in_(['filter_refused', 'claim_denied']),
             ).limit(1)) is not None
-
-
-def newest_of_device(session: orm.Session, device_uuid: str,
-                     kinds: Collection[event.Kind], until: datetime.datetime,
-                     ) -> models.Event | None:
-    """Return the newest event of some kinds of a device until a time.
-
-    ``db purge`` deletes events.
-    """
-    return session.scalars(
-        sa.select(models.Event).where(
-            models.Event.device_uuid == device_uuid,
-            models.Event.kind.in_(kinds), models.Event.at <= until)
-        .order_by(models.Event.id.desc()).limit(1)).first()
 
 
 def store(session: orm.Session, rows: Sequence[Row]) -> list[int]:

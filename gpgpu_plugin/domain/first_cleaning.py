@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a host has come with the cleaning of its new devices."""
+"""Progress of a host with the cleaning of its new devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FirstCleanings:
     stuck: int
 
     def text(self, seconds: Collection[float]) -> str:
-        """Return this as one phrase.
+        """Return the progress as one phrase.
 
         :param seconds: how long cleanings of such devices took
         """

@@ -75,15 +75,6 @@ def passthrough_refusal(function: pci.PCIFunction) -> str | None:
     return isolation_refusal(function) or function.vfio_refusal
 
 
-def is_given(function: pci.PCIFunction) -> bool:
-    """Return whether a managed function itself, not a part, can go to guests.
-
-    A GPU that has vGPUs is left alone: its driver manages its memory.
-    """
-    return function.pf is not None or (
-        not function.has_vgpus and passthrough_refusal(function) is None)
-
-
 def isolation_refusal(function: pci.PCIFunction) -> str | None:
     """Return why the function cannot be given to a guest alone, if known."""
     excluded = _excluded_reason(function)

@@ -146,7 +146,7 @@ class TravelTest(SightingCase):
 
 
 class OperatorTest(SightingCase):
-    """What an operator decided of a card follows its number."""
+    """Quarantine and retirement by an operator follow the number."""
 
     def test_retired_card_is_retired_elsewhere(self):
         retirement.retire(self.db, self.gpu().uuid, 'fell off the bus')
