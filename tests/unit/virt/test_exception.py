@@ -23,8 +23,9 @@ def _errors(of=exception.GPUPluginException):
         return
     fields = {name for _, name, _, _ in string.Formatter().parse(
         re.sub(r'%\((\w+)\)[^s]*[srd]', r'{\1}', of.msg_fmt)) if name}
-    known = {'instance': 'i', 'reason': 'not_enough_available'
-             } if of is exception.ClaimDenied else {'remedy': 'do it again'}
+    # There may be classes of errors from RPC, too.
+    known = {'instance': 'i', 'reason': 'not_enough_available'} if issubclass(
+        of, exception.ClaimDenied) else {'remedy': 'do it again'}
     yield of(**{name: known.get(name, 'SECRET') for name in fields})
     for child in of.__subclasses__():
         yield from _errors(child)
