@@ -16,6 +16,7 @@ from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
+from gpgpu_plugin.domain import hold
 
 _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
          'shown_state', 'enabled', 'health', 'host_state', 'used_by',
@@ -109,9 +110,11 @@ class DeviceSet(_OneDevice):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.device_set(
-            gpgpu_context.admin(), self.uuid(parsed_args),
-            enabled=parsed_args.enabled))
+        context, uuid = gpgpu_context.admin(), self.uuid(parsed_args)
+        return columns.fields(
+            self.api.hold_remove(context, uuid, [hold.HoldKind.DISABLED])
+            if parsed_args.enabled else
+            self.api.hold_add(context, uuid, hold.HoldKind.DISABLED))
 
 
 class DeviceQuarantine(_OneDevice):
@@ -125,8 +128,9 @@ class DeviceQuarantine(_OneDevice):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        shown = self.api.device_quarantine(
-            gpgpu_context.admin(), self.uuid(parsed_args), parsed_args.reason)
+        shown = self.api.hold_add(
+            gpgpu_context.admin(), self.uuid(parsed_args),
+            hold.HoldKind.QUARANTINED, parsed_args.reason)
         if shown.state in device_rules.ASSIGNED_STATES:
             self.note(f'instance {shown.used_by} keeps the device; it is '
                       f'quarantined when its assignment ends')
@@ -176,9 +180,9 @@ class DeviceRetire(_OneDevice):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.device_retire(
+        return columns.fields(self.api.hold_add(
             gpgpu_context.admin(), self.uuid(parsed_args),
-            parsed_args.reason))
+            hold.HoldKind.RETIRED, parsed_args.reason))
 
 
 class DeviceReplace(_OneDevice):
@@ -191,7 +195,7 @@ class DeviceReplace(_OneDevice):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         shown = self.api.device_replace(
             gpgpu_context.admin(), self.uuid(parsed_args))
-        if shown.state == device_rules.DeviceState.RETIRED:
+        if shown.state == device_rules.RETIRED:
             self.note(f'the next card that {shown.host} reports at '
                       f'{shown.address} takes the place of this one; until '
                       f'then the place is empty')
@@ -202,9 +206,9 @@ class DeviceRelease(_OneDevice):
     """Clean a quarantined or retired device, and offer it again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.device_release(
+        return columns.fields(self.api.hold_remove(
             gpgpu_context.admin(), self.uuid(parsed_args),
-            actor=reach.actor()))
+            sorted(hold.WITHDRAWING)))
 
 
 class InstanceShow(reach.Command, lister.Lister):

@@ -67,7 +67,7 @@ def _only(found: Sequence[admin.DeviceInfo], name: str) -> admin.DeviceInfo:
     A retired one counts if no other was there since.
     """
     left = [device for device in found
-            if device.state != device_rules.DeviceState.RETIRED] or [
+            if device.state != device_rules.RETIRED] or [
                 device for device in found if device.replaced_by is None]
     devices = [device for device in left if device.present] or left
     if not devices:

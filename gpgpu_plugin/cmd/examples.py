@@ -67,6 +67,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     'group show': ('gpu1 H100',),
     'host delete': ('gpu1',),
+    'hold add': (
+        'gpu1 0000:3b:00.0 --kind disabled --reason "until the audit is over"',
+    ),
+    'hold list': ('--host gpu1', '--kind failed -f json'),
+    'hold remove': ('gpu1 0000:3b:00.0 --kind disabled',),
     'host designate': ('0000:3b:00.0',),
     'host drain': ('gpu1',),
     'host list': ('',),

@@ -89,7 +89,7 @@ def _progress(host: admin.HostInfo,
               f'{text.counted(instances, "instance")}'] if left else [])
     if unclean:
         waits.append(f'{text.counted(unclean, "device")} not clean yet')
-    quarantined = host.devices.get(device_rules.DeviceState.QUARANTINED, 0)
+    quarantined = host.devices.get(device_rules.QUARANTINED, 0)
     return f'host {host.host} is draining; ' + (
         f'left: {", ".join(waits)}' if waits
         else 'no instance has a device of it, and none waits for cleaning') + (

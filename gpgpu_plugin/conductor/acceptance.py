@@ -18,10 +18,12 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger as ledger_rules
 
 _Event = device_rules.DeviceEvent
@@ -60,6 +62,11 @@ def _acceptable(session: orm.Session, host: models.Host,
             kind='device', name=f'{device.uuid} on host {host.name}')
     withdrawal.check_no_mdev(host, device, 'accepted')
     parts = withdrawal.parts_of(device, withdrawal.children(session, device))
+    withdrawn = hold.shown_as({
+        kind for part in parts for kind in hold_db.kinds(session, part)})
+    if withdrawn is not None:
+        raise withdrawal.refused(host, device, device_rules.refusal(
+            withdrawn, 'accepted'))
     found = [part for part in parts
              if part.state == _State.DIRTY and part.cleaned_steps is None]
     if found:

@@ -15,6 +15,8 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
+from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
@@ -172,34 +174,39 @@ def is_proven(row: device_db.AnyDevice, policy: str) -> bool:
         row.cleaned_steps, required_steps(row, policy))
 
 
-def device(row: device_db.AnyDevice,
+def devices(rows: Sequence[models.Device],
+            holds: Mapping[int, hold_db.Kinds]) -> list[group_rules.Device]:
+    """Return the values of all devices of a host.
+
+    :param holds: kinds of holds, by the id of the device (db.hold)
+    """
+    ids = {row.id: row.stable_id for row in rows}
+    return [device(device_db.row_of(row, holds.get(row.id, frozenset())), ids)
+            for row in rows]
+
+
+def device(row: device_db.DeviceRow,
            stable_ids: Mapping[int, str]) -> group_rules.Device:
     """Return the value of a device's row.
 
     :param stable_ids: of possible parents, by the row's id
     """
-    parent_id = stable_ids.get(row.parent_id or 0)
-    # An object of the ORM may change.
-    return (_kept if isinstance(row, device_db.DeviceRow) else _value)(
-        row, parent_id)
+    return _value(row, stable_ids.get(row.parent_id or 0))
 
 
-def _value(row: device_db.AnyDevice,
+# Most devices of a host are as they were when it was loaded before, and a
+# value keeps what was computed from it.
+@functools.lru_cache(maxsize=_KEPT)
+def _value(row: device_db.DeviceRow,
            parent_id: str | None) -> group_rules.Device:
     is_pci = row.kind == device_rules.DeviceKind.PCI
     return group_rules.Device(
         id=row.stable_id, parent_id=parent_id,
         kind=device_rules.DeviceKind(row.kind),
         state=device_rules.DeviceState(row.state),
-        enabled=row.enabled, present=row.present,
-        is_managed=row.group_id is not None,
-        withdrawn=row.withdrawn is not None, vgpu_type=row.vgpu_type,
+        holds=row.holds, present=row.present,
+        is_managed=row.group_id is not None, vgpu_type=row.vgpu_type,
         placement_id=row.placement_id,
         function=device_db.pci_function(row) if is_pci else None,
         vgpus=device_db.vgpu_capability(row),
         driver=device_db.driver_capacity(row))
-
-
-# Most devices of a host are as they were when it was loaded before, and a
-# value keeps what was computed from it.
-_kept = functools.lru_cache(maxsize=_KEPT)(_value)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+import uuid as uuid_mod
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -25,11 +27,13 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.objects import claim as objects
@@ -97,10 +101,12 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         if host.restored:
             # Nobody knows what the backup does not; they are cleaned first.
             return tuple(gpus)
+        kinds = hold_db.kinds_of_hosts(session, [host.id])
         return tuple(
             gpu.stable_id
             for gpu in device_db.by_stable_id(session, host.id, gpus)
-            if not (gpu.state == _State.AVAILABLE or (
+            if not hold.WITHDRAWING.isdisjoint(kinds.get(gpu.id, ()))
+            or not (gpu.state == _State.AVAILABLE or (
                 # Nobody had it, and nobody gets it as a whole then.
                 gpu.state == _State.DIRTY and gpu.cleaned_steps is None))
             or device_db.pci_function(gpu).owner is not None)
@@ -135,12 +141,13 @@ def _token(device: device_db.AnyDevice) -> str | None:
             else device.clean_token)
 
 
-def _check(device: device_db.AnyDevice, token: str,
+def _check(device: device_db.DeviceRow, token: str,
            states: tuple[device_rules.DeviceState, ...]) -> None:
     if device.state not in states or _token(device) != token:
+        state = device_rules.own_state(device.state, device.holds)
         raise exception.Conflict(
             kind='device', name=device.uuid,
-            reason=f'it is {device.state}, cleaning {_token(device)}, not in '
+            reason=f'it is {state}, cleaning {_token(device)}, not in '
                    f'cleaning {token}')
 
 
@@ -182,11 +189,11 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
             origin: session_obj.Origin | None = None) -> str | None:
     """Return why a device is not clean (ConductorAPI.clean_failure)."""
     with db.reader() as session:
-        device = device_db.get(session, device_uuid)
+        device = device_db.row(session, device_uuid)
         sessions.refuse(session.get(models.Host, device.host_id), origin)
         _check(device, attempt, (_State.CLEANING,))
         _, policy, memory_mib = group_db.policy(session, device.group_id)
-        return device.swapped or rules.failure(
+        return rules.failure(
             ledger.compared(session, device, rules.bounded(results)),
             capacity.required_steps(device, policy), memory_mib)
 
@@ -212,6 +219,9 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         found = ledger.compared(session, device, rules.bounded(results))
         now, kind, detail = _judged(
             device, required, memory_mib, steps, found)
+        if now.holds != device.holds:
+            hold_db.add(session, device.id, hold.HoldKind.FAILED,
+                        rules.shortened(f'cleaning failed: {detail}'))
         device_db.swap(session, [(device, now)])
         event_db.add_all(session, kind, host.name, [(now, None)], detail)
         verdict = _VERDICTS[kind]
@@ -289,17 +299,14 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
     :returns: the device, the kind of the event and its detail
     """
     failure = rules.failure(results, required, memory_mib)
-    if device.swapped is not None:
-        failure = '; '.join(filter(None, (device.swapped, failure)))
     now = dataclasses.replace(device, clean_attempt=None)
     if failure is None:
         return (dataclasses.replace(
             device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
             reason=None, cleaned_steps=rules.SEPARATOR.join(required)),
             'clean_passed', '; '.join(map(str, results)))
-    if device.swapped is None and rules.is_harmless(
-            results, steps, memory_mib):
-        now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
+    now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
+    if rules.is_harmless(results, steps, memory_mib):
         if set(steps) != set(required):
             # The policy changed meanwhile.
             return now, 'clean_interrupted', failure
@@ -312,24 +319,27 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
                    'it is new' if now.cleaned_steps is None else ''))),
             'clean_failed', failure)
     return (dataclasses.replace(
-        device_db.after(now, _Event.CLEAN_FAILED), clean_token=None,
-        reason=rules.shortened(f'cleaning failed: {failure}')),
-        'clean_failed', failure)
+        now, cleaned_steps=device_db.NOTHING_PASSED,
+        # Another request: an operator has looked at it then (holds).
+        clean_token=str(uuid_mod.uuid4()),
+        holds=now.holds | {hold.HoldKind.FAILED}), 'clean_failed', failure)
 
 
-def operator_release(db: api.Database, device_uuid: str, actor: str) -> None:
-    """Give a device back to its host, which cleans it.
-
-    It was quarantined or retired; see withdrawal.release.
+def operator_release(db: api.Database, device_uuid: str, actor: str,
+                     kinds: Collection[hold.HoldKind] = hold.WITHDRAWING,
+                     ) -> None:
+    """Remove what withdraws a device; its host cleans it.
 
     :param actor: who has it cleaned again
+    :param kinds: of the holds to remove, see withdrawal.release
     """
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, device_uuid)
-        if device.state == _State.RETIRED:
-            retirement.reinstate(session, host, device, actor)
+        if (hold.HoldKind.RETIRED in kinds
+                and hold.HoldKind.RETIRED in hold_db.kinds(session, device)):
+            retirement.reinstate(session, host, device, actor, kinds)
         else:
-            withdrawal.release(session, host, device, actor)
+            withdrawal.release(session, host, device, actor, kinds)
     db.write(work)

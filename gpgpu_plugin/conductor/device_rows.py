@@ -62,8 +62,8 @@ def new_mdev_row(session: orm.Session, gpu: device_db.AnyDevice,
         uuid=str(uuid.uuid4()), host_id=gpu.host_id, parent_id=gpu.id,
         group_id=gpu.group_id, kind=str(device_rules.DeviceKind.MDEV),
         stable_id=stable_id, address=gpu.address,
-        state=str(device_rules.DeviceState.AVAILABLE), enabled=True,
-        present=True, generation=0, vendor_id='', product_id='',
+        state=str(device_rules.DeviceState.AVAILABLE), present=True,
+        generation=0, vendor_id='', product_id='',
         pci_function=device_db.dump(
             pci.PCIFunction(id=stable_id, address=gpu.address)))
     session.add(row)
@@ -79,8 +79,8 @@ def new_absent_row(session: orm.Session, host: models.Host, stable_id: str,
     row = models.Device(
         uuid=str(uuid.uuid4()), host_id=host.id, stable_id=stable_id,
         address=address, kind=str(device_rules.DeviceKind.PCI),
-        state=str(device_rules.DeviceState.AVAILABLE), enabled=True,
-        present=False, generation=0, vendor_id='', product_id='',
+        state=str(device_rules.DeviceState.AVAILABLE), present=False,
+        generation=0, vendor_id='', product_id='',
         pci_function=device_db.dump(
             pci.PCIFunction(id=stable_id, address=address)))
     session.add(row)

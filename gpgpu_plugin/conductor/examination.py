@@ -8,6 +8,7 @@ the host was locked.
 from __future__ import annotations
 
 import dataclasses
+import uuid as uuid_mod
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
@@ -35,8 +36,8 @@ from gpgpu_plugin.doctor import database
 from gpgpu_plugin.doctor import drift as drift_mod
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
-from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.rpc import doctor_contract
 
@@ -45,7 +46,7 @@ LOG = logging.getLogger(__name__)
 _Repair = drift_mod.Repair
 _DEVICE_EVENTS = {
     _Repair.ADOPT: device_rules.DeviceEvent.ADOPT,
-    _Repair.QUARANTINE: device_rules.DeviceEvent.FAULT}
+    _Repair.QUARANTINE: device_rules.DeviceEvent.RELEASE}
 
 
 def page(db: api.Database, host: str | None, limit: int,
@@ -215,14 +216,13 @@ def _repair_device(session: orm.Session, host: models.Host | None,
     assert found.repair is not None
     before = device_db.row(session, found.subject)
     now = device_db.after(before, _DEVICE_EVENTS[found.repair])
-    if now.state == device_rules.DeviceState.QUARANTINED:
-        now = dataclasses.replace(
-            now, reason='its state had no assignment; see "gpgpu-manage '
-                        'doctor"')
+    if found.repair is _Repair.QUARANTINE:
+        now = dataclasses.replace(now, clean_token=str(uuid_mod.uuid4()))
     device_db.swap(session, [(before, now)])
-    if now.state == device_rules.DeviceState.QUARANTINED:
-        ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,
-                   reason=now.reason)
+    if found.repair is _Repair.QUARANTINE:
+        holds.add(session, host, device_db.get(session, found.subject),
+                  hold.HoldKind.FAILED, 'its state had no assignment; see '
+                  '"gpgpu-manage doctor"')
     host_db.changed(host)
     session.expire_all()
     inventory.refresh(session, host)

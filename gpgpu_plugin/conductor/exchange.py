@@ -2,8 +2,8 @@
 """Devices in whose place a scan found another device.
 
 Nothing is known about the other one: it may have had a tenant elsewhere, and
-the baseline of the host is that of the previous device. It is quarantined, at
-once or when its assignment or its cleaning ends, until an operator accepts it.
+the baseline of the host is that of the previous device. It is held until an
+operator accepts it.
 
 All functions run in a transaction that locked the device's host.
 """
@@ -11,22 +11,17 @@ All functions run in a transaction that locked the device's host.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import vfio
-from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import cleaning
-from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
-
-_AT_ONCE = (device_rules.DeviceState.AVAILABLE,
-            device_rules.DeviceState.DIRTY)
 
 
 def remembered(row: models.Device,
@@ -50,13 +45,12 @@ def remembered(row: models.Device,
 
 
 def check(session: orm.Session, host: models.Host, row: models.Device,
-          known: pci.PCIFunction, before: pci.Identity, now: pci.Identity,
-          children: Iterable[models.Device]) -> None:
-    """Remember the identity of a device, and whether it is another one.
+          known: pci.PCIFunction, before: pci.Identity,
+          now: pci.Identity) -> None:
+    """Store the identity of a device, and hold it if it is another one.
 
     :param known: its function before the scan
     :param before: its identity before the scan
-    :param children: VFs and mdev rows of the device
     """
     reason = before.swap_reason(now)
     row.identity = device_db.dump(before.after(now) if reason is None else now)
@@ -65,20 +59,13 @@ def check(session: orm.Session, host: models.Host, row: models.Device,
     if row.before_swap is None:
         row.before_swap = device_db.dump(known)
     suspect(session, host, row, reason)
-    for child in children:
-        # Without an mdev, its row stands for nothing on the card.
-        if (child.kind == device_rules.DeviceKind.PCI
-                or child.state != device_rules.DeviceState.AVAILABLE):
-            suspect(session, host, child, f'of its GPU, {reason}')
 
 
 def suspect(session: orm.Session, host: models.Host, row: models.Device,
-             reason: str) -> None:
-    """Quarantine a device, or note that it must be when it is released."""
+            reason: str) -> None:
+    """Hold a device until an operator accepts it."""
     event_db.add(session, 'swapped', host.name, row, detail=reason)
-    row.reason = row.swapped = cleaning.shortened(reason)
-    if row.state in _AT_ONCE:
-        ledger.add(session, host, row, ledger_rules.Verdict.QUARANTINED,
-                   reason=reason)
-        device_db.transition(session, row, device_rules.DeviceEvent.SUSPECT)
-        row.clean_token = None
+    if hold.HoldKind.IDENTITY_CHANGED in holds.of(session, row):
+        # Yet another one took its place.
+        hold_db.remove(session, row.id, [hold.HoldKind.IDENTITY_CHANGED])
+    holds.add(session, host, row, hold.HoldKind.IDENTITY_CHANGED, reason)

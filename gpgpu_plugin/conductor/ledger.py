@@ -87,12 +87,6 @@ def seconds_of_last(session: orm.Session,
     return found
 
 
-def is_last_by_operator(session: orm.Session, device_uuid: str) -> bool:
-    """Return whether an operator caused the newest record of a device."""
-    newest = next(iter(ledger_db.newest_first(session, device_uuid)), None)
-    return newest is not None and json.loads(newest)['actor'] is not None
-
-
 def compared(session: orm.Session, device: device_db.AnyDevice,
              results: Sequence[cleaning.StepResult],
              ) -> tuple[cleaning.StepResult, ...]:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import authors
-from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import endpoint
 from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor import retirement
@@ -30,6 +29,7 @@ from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
@@ -205,23 +205,21 @@ class OperatorCalls(endpoint.Endpoint):
         return device_admin.show(
             self._db, device, silent_after=self._silent_after)
 
-    def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
-                   ) -> admin.DeviceInfo:
-        changed = device_admin.set_(
-            self._by_operator(ctxt), device, enabled=enabled)
-        self._refresh(ctxt, [changed.host])
-        return changed
+    def hold_list(self, ctxt: _Context, *, host: str | None,
+                  kind: str | None, limit: int, marker: str | None,
+                  ) -> tuple[admin.HoldInfo, ...]:
+        return hold_admin.list_all(self._db, host, kind, limit, marker)
 
-    def device_release(self, ctxt: _Context, *, device: str, actor: str,
-                       ) -> admin.DeviceInfo:
-        cleaning.operator_release(
-            self._by_operator(ctxt), device, authors.signed(ctxt, actor))
+    def hold_add(self, ctxt: _Context, *, device: str, kind: str,
+                 reason: str | None) -> admin.DeviceInfo:
+        hold_admin.add(self._by_operator(ctxt), device, kind, reason,
+                       authors.operator(ctxt))
         return self._changed(ctxt, device)
 
-    def device_quarantine(self, ctxt: _Context, *, device: str, reason: str,
-                          ) -> admin.DeviceInfo:
-        withdrawal.quarantine(self._by_operator(ctxt), device, reason,
-                              authors.operator(ctxt))
+    def hold_remove(self, ctxt: _Context, *, device: str,
+                    kinds: Sequence[str]) -> admin.DeviceInfo:
+        hold_admin.remove(self._by_operator(ctxt), device, kinds,
+                          authors.operator(ctxt))
         return self._changed(ctxt, device)
 
     def device_clean(self, ctxt: _Context, *, device: str,
@@ -235,11 +233,6 @@ class OperatorCalls(endpoint.Endpoint):
         acceptance.accept(self._by_operator(ctxt), devices, reason,
                           authors.operator(ctxt))
         return tuple(self._changed(ctxt, device) for device in devices)
-
-    def device_retire(self, ctxt: _Context, *, device: str,
-                      reason: str | None) -> admin.DeviceInfo:
-        retirement.retire(self._by_operator(ctxt), device, reason)
-        return self._changed(ctxt, device)
 
     def device_replace(self, ctxt: _Context, *, device: str,
                        ) -> admin.DeviceInfo:

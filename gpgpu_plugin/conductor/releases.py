@@ -27,11 +27,13 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -47,10 +49,9 @@ _OLDEST = 366 * 86400
 
 _NO_AGES: Mapping[str, int] = types.MappingProxyType({})
 
-_ABORT_TOUCHED: _Events = {_State.PROVISIONING: _Event.ABORT_TOUCHED}
+_ABORT_TOUCHED: _Events = {_State.PROVISIONING: _Event.RELEASE}
 _RELEASE: _Events = {
-    _State.PROVISIONING: _Event.ABORT_TOUCHED,
-    _State.ASSIGNED: _Event.RELEASE}
+    _State.PROVISIONING: _Event.RELEASE, _State.ASSIGNED: _Event.RELEASE}
 
 
 def host_id_of(db: api.Database, uuids: Sequence[str]) -> int | None:
@@ -80,12 +81,10 @@ def abort(
     origin: session_obj.Origin | None = None,
 ) -> inventory_obj.HostInventory | None:
     """End claims that were not activated (ConductorAPI.abort)."""
-    if fault is not None:
-        event = _Event.FAULT
-    else:
-        event = _Event.ABORT_TOUCHED if touched else _Event.ABORT_UNTOUCHED
-    return _end(db, uuids, 'abort', {_State.PROVISIONING: event}, origin,
-                fault, driver_capacities)
+    is_untouched = not touched and fault is None
+    return _end(db, uuids, 'abort', {
+        _State.PROVISIONING: _Event.ABORT_UNTOUCHED} if is_untouched
+        else _ABORT_TOUCHED, origin, fault, driver_capacities)
 
 
 def release(db: api.Database, uuids: Sequence[str],
@@ -164,7 +163,7 @@ def _end(
         else:
             sessions.refuse(host_db.find(session, origin.host), origin,
                             reported=False)
-            _check_foreign(ended, events, driver_capacities, origin)
+            _check_foreign(ended, events, fault, driver_capacities, origin)
             if not ended:
                 return None
         devices = _end_all(
@@ -181,7 +180,7 @@ def _end(
 
 
 def _check_foreign(rows: Iterable[assignment_db.AssignmentRow],
-                   events: _Events,
+                   events: _Events, fault: str | None,
                    driver_capacities: report_obj.DriverCapacities | None,
                    origin: session_obj.Origin) -> None:
     """Refuse a host that ends assignments of another one.
@@ -194,7 +193,8 @@ def _check_foreign(rows: Iterable[assignment_db.AssignmentRow],
     for row in rows:
         if not is_source(row, origin):
             raise sessions.not_owner(origin, f'assignment {row.uuid}')
-    if events != _ABORT_TOUCHED or driver_capacities is not None:
+    if (events != _ABORT_TOUCHED or fault is not None
+            or driver_capacities is not None):
         raise sessions.not_owner(origin, 'the state of a device')
 
 
@@ -229,29 +229,42 @@ def _end_all(session: orm.Session, host: models.Host,
         return []
     changes = [
         (row.device, _after(
-            row, kind, events, fault, policies.get(row.device.group_id or 0)))
+            row, kind, events, policies.get(row.device.group_id or 0),
+            failed=fault is not None))
         for row in rows]
+    if fault is not None:
+        _hold(session, [row.device for row in rows], fault)
     device_db.swap(session, changes)
     assignment_db.end(
         session, rows, at or clock.utc(session), alive_since, ages)
     event_db.add_all(session, kind, host.name,
                      [(row.device, row) for row in rows], fault or detail,
-                     level=logging.WARNING if any(
-                         now.state == _State.QUARANTINED
-                         for _, now in changes) else None)
-    for row, (_, now) in zip(rows, changes, strict=True):
-        if now.state == _State.QUARANTINED:
+                     level=logging.WARNING if fault is not None else None)
+    if fault is not None:
+        for _, now in changes:
             ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,
-                       reason=now.reason, actor=row.device.withdrawn_by)
+                       reason=cleaning.shortened(fault))
     host_db.changed(host)
     return [now for _, now in changes]
 
 
+def _hold(session: orm.Session, devices: Sequence[device_db.DeviceRow],
+          fault: str) -> None:
+    """Hold devices that failed, unless they are held for that already."""
+    held = hold_db.of_devices(session, {device.id for device in devices})
+    for device in devices:
+        if not any(found.kind == hold.HoldKind.FAILED
+                   for found in held.get(device.id, ())):
+            hold_db.add(session, device.id, hold.HoldKind.FAILED,
+                        cleaning.shortened(fault))
+
+
 def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
-           fault: str | None, policy: str | None) -> device_db.DeviceRow:
+           policy: str | None, *, failed: bool) -> device_db.DeviceRow:
     """Return the device of an assignment after its end.
 
     :param policy: its cleaning policy, which may have become stricter
+    :param failed: whether it failed, and is held
     """
     state = device_rules.DeviceState(row.device.state)
     if state not in events:
@@ -259,24 +272,14 @@ def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
     event = events[state]
-    if row.device.swapped is not None:
-        # Cleaning it would accept it.
-        event = _Event.FAULT
-        fault = '; '.join(filter(None, (fault, row.device.swapped)))
-    if row.device.withdrawn is not None:
-        event = _Event.FAULT
-        fault = '; '.join(filter(None, (fault, row.device.withdrawn)))
     if (event is _Event.ABORT_UNTOUCHED and policy is not None
             and not capacity.is_proven(row.device, policy)):
-        event = _Event.ABORT_TOUCHED
-    now = dataclasses.replace(
-        device_db.after(row.device, event), withdrawn=None,
-        withdrawn_by=None)
+        event = _Event.RELEASE
+    now = device_db.after(row.device, event)
     if now.state == _State.DIRTY:
         now = dataclasses.replace(now, clean_token=row.uuid)
-    if fault is not None:
-        now = dataclasses.replace(now, reason=cleaning.shortened(fault))
-    return now
+    return dataclasses.replace(
+        now, holds=now.holds | {hold.HoldKind.FAILED}) if failed else now
 
 
 def release_active(session: orm.Session, host: models.Host,

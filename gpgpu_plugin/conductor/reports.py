@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import json
 import uuid
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 
 from sqlalchemy import orm
 
@@ -28,17 +27,18 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import sightings
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity
@@ -149,7 +149,10 @@ def _host(session: orm.Session, scan: objects.HostReport,
 def _store(session: orm.Session, host: models.Host,
            scan: objects.HostReport, *, rebooted: bool) -> None:
     devices = device_db.of_hosts(session, [host.id])
-    exchanged = retirement.leave(session, devices, scan.functions)
+    # Most scans find nothing that asks for them.
+    kinds = functools.cache(functools.partial(
+        hold_db.kinds_of_hosts, session, [host.id]))
+    exchanged = retirement.leave(session, devices, scan.functions, kinds)
     rows = {device.stable_id: device for device in devices
             if device.kind == device_rules.DeviceKind.PCI}
     # Not yet adopted, as that takes the rows of this scan.
@@ -164,7 +167,7 @@ def _store(session: orm.Session, host: models.Host,
               if device.state != device_rules.DeviceState.AVAILABLE} | {
                   assignment.stable_id: assignment.vgpu_type
                   for assignment in adopted},
-        children=_children(devices))
+        kinds=kinds)
     seen, new = {}, set[str]()
     returned = {row.stable_id for row in rows.values() if not row.present}
     for function in scan.functions:
@@ -178,26 +181,20 @@ def _store(session: orm.Session, host: models.Host,
                 session, host, row, scan.health.get(function.id))
         seen[function.id] = row
     session.flush()
-    _relate(session, host, scan, seen, new, returned, known)
+    _relate(scan, seen, returned)
     for stable_id, before in exchanged.items():
-        retirement.occupy(
-            session, host, before, seen[stable_id],
-            [seen[function.id] for function in scan.functions
-             if function.pf == stable_id])
-    _lose(session, host, rows.values())
+        retirement.occupy(session, host, before, seen[stable_id])
+    _lose(session, host, rows.values(), kinds)
     _move_mdev_rows(devices, seen.values())
     sightings.check(session, host, seen.values(), new, returned,
                     rebooted=rebooted)
 
 
-def _relate(session: orm.Session, host: models.Host,
-            scan: objects.HostReport, seen: Mapping[str, models.Device],
-            new: Collection[str], returned: Collection[str],
-            known: _Known) -> None:
-    """Join VFs to their GPUs, and give them what holds for these.
+def _relate(scan: objects.HostReport, seen: Mapping[str, models.Device],
+            returned: Collection[str]) -> None:
+    """Join VFs to their GPUs.
 
     :param seen: rows of the functions that the host reports, by stable ID
-    :param new: stable IDs of those whose row is new
     :param returned: those of VFs that were away, so that guests may have had
         the whole GPU
     """
@@ -205,34 +202,28 @@ def _relate(session: orm.Session, host: models.Host,
         gpu = seen.get(function.pf or '')
         if gpu is not None:
             seen[function.id].parent_id = gpu.id
-            if function.id in new:
-                withdrawal.inherit(session, host, gpu, seen[function.id],
-                                   known.children.get(gpu.id, ()))
-            elif (function.id in returned
-                  and gpu.cleaned_steps == device_db.NOTHING_PASSED):
+            if (function.id in returned
+                    and gpu.cleaned_steps == device_db.NOTHING_PASSED):
                 seen[function.id].cleaned_steps = device_db.NOTHING_PASSED
 
 
 def _lose(session: orm.Session, host: models.Host,
-          rows: Iterable[models.Device]) -> None:
-    """Record that the host does not report these devices any more."""
+          rows: Iterable[models.Device],
+          kinds: Callable[[], Mapping[int, hold_db.Kinds]]) -> None:
+    """Record that the host does not report these devices any more.
+
+    :param kinds: of their holds, by id
+    """
     for row in rows:
         if row.present:
             row.present = False
             device_health.lose(row)
             host_db.changed(host)
-            if row.state != device_rules.DeviceState.RETIRED:
+            held = kinds().get(row.id, frozenset())
+            if hold.HoldKind.RETIRED not in held:
                 event_db.add(session, 'missing', host.name, row)
-                notification_db.device_seen(session, row)
-
-
-def _children(devices: Iterable[models.Device],
-              ) -> dict[int, list[models.Device]]:
-    found = collections.defaultdict(list)
-    for device in devices:
-        if device.parent_id is not None:
-            found[device.parent_id].append(device)
-    return found
+                notification_db.device_seen(
+                    session, device_db.row_of(row, held))
 
 
 def _move_mdev_rows(devices: Iterable[models.Device],
@@ -252,12 +243,12 @@ class _Known:
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, or will not be when
         the host's book is adopted, by stable id
-    :ivar children: VFs and mdev rows, by the id of their GPU
+    :ivar kinds: of the holds of devices, by id
     """
 
     places: Mapping[str, str]
     used: Mapping[str, str | None]
-    children: Mapping[int, Sequence[models.Device]]
+    kinds: Callable[[], Mapping[int, hold_db.Kinds]]
 
 
 def _insert(session: orm.Session, host: models.Host,
@@ -268,7 +259,7 @@ def _insert(session: orm.Session, host: models.Host,
         uuid=str(uuid.uuid4()), host_id=host.id, stable_id=function.id,
         address=function.address, state=str(
             device_rules.DeviceState.AVAILABLE),
-        enabled=True, present=True, generation=0,
+        present=True, generation=0,
         kind=str(device_rules.DeviceKind.PCI),
         vgpu_type=_foreign_type(function, vgpus))
     device_db.set_observed(row, function, vgpus, driver_capacity.merge(
@@ -298,17 +289,18 @@ def _update(session: orm.Session, host: models.Host, row: models.Device,
     if not device_db.set_observed(
             row, function, vgpus, driver) and row.present:
         return
-    returned = (not row.present
-                and row.state != device_rules.DeviceState.RETIRED)
+    held = frozenset() if row.present else known.kinds().get(
+        row.id, frozenset())
+    returned = not row.present and hold.HoldKind.RETIRED not in held
     row.address, row.present = function.address, True
     if returned:
         event_db.add(session, 'returned', host.name, row)
-        notification_db.device_seen(session, row)
+        notification_db.device_seen(session, device_db.row_of(row, held))
     if row.state == device_rules.DeviceState.AVAILABLE:
         row.vgpu_type = _foreign_type(function, vgpus)
     host_db.changed(host)
     exchange.check(session, host, row, before, identity,
-                   pci.Identity.of(function), known.children.get(row.id, ()))
+                   pci.Identity.of(function))
     if (function.pf is not None or function.has_vfs
             or function.id not in scan.vgpu_capabilities):
         _check_owner(session, host, row, before, function)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid as uuid_mod
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import exchange
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import type_sync
@@ -29,14 +31,14 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
-from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
 
-_Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 
 
@@ -62,6 +64,11 @@ class _Card:
         _check_whole(session, host, gpu, asked)
         return cls(session=session, host=host, gpu=gpu,
                    vgpus=withdrawal.children(session, gpu))
+
+    @property
+    def is_retired(self) -> bool:
+        """Return whether an operator took the GPU out of the cloud."""
+        return hold.HoldKind.RETIRED in holds.of(self.session, self.gpu)
 
     @property
     def devices(self) -> list[models.Device]:
@@ -96,38 +103,38 @@ def _parent(session: orm.Session, device: models.Device) -> models.Device:
                 if row.id == device.parent_id)
 
 
-def retire(db: api.Database, uuid: str, reason: str | None) -> None:
-    """Take a GPU out of the cloud for good (Conductor.device_retire)."""
+def retire(db: api.Database, uuid: str, reason: str | None,
+           actor: str) -> None:
+    """Take a GPU out of the cloud for good (Conductor.hold_add)."""
     if reason is not None:
         withdrawal.check_reason(reason)
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> None:
         card = _Card.lock(session, host_id, uuid, 'retired')
-        if card.gpu.state == _State.RETIRED:
+        if card.is_retired:
             raise withdrawal.refused(card.host, card.gpu, device_rules.refusal(
-                _State.RETIRED, 'retired'))
-        _retire(card, reason and cleaning.shortened(reason))
+                device_rules.RETIRED, 'retired'))
+        _retire(card, reason, actor)
         withdrawal.record(session, card.host, 'retire', card.devices, reason)
         card.end()
     db.write(work)
 
 
-def _retire(card: _Card, reason: str | None, asked: str = 'retired') -> None:
+def _retire(card: _Card, reason: str | None, actor: str,
+            asked: str = 'retired') -> None:
     """Retire a GPU with all its parts.
 
-    :param reason: None: the reason for which it was withdrawn before stays
     :param asked: see domain.device.refusal
     :raises Conflict: an instance has one of them
     """
     withdrawal.check_unassigned(card.session, card.host, card.devices, asked)
     # Else the host would be fenced when it boots with another card.
     sessions.forget_gpu(card.host, card.gpu.stable_id)
-    for device in card.devices:
-        if device.state != _State.RETIRED:
-            device_db.transition(card.session, device, _Event.RETIRE)
-        device.reason = reason or device.reason
-        device.swapped = device.clean_token = device.clean_attempt = None
+    holds.add(card.session, card.host, card.gpu, hold.HoldKind.RETIRED,
+              reason, actor)
+    hold_db.remove(card.session, card.gpu.id,
+                   [hold.HoldKind.IDENTITY_CHANGED])
 
 
 def replace(db: api.Database, uuid: str, actor: str) -> str:
@@ -148,19 +155,19 @@ def replace(db: api.Database, uuid: str, actor: str) -> str:
 
 def _replace(card: _Card, actor: str) -> str:
     gpu = card.gpu
-    if gpu.state == _State.RETIRED and gpu.replaced_by is not None:
+    if card.is_retired and gpu.replaced_by is not None:
         session = card.session
         return _accept(_Card.lock(
             session, gpu.host_id, gpu.replaced_by, 'replaced'), gpu, actor)
     if gpu.before_swap is not None:
-        return _split(card)
+        return _split(card, actor)
     before = device_db.replaced(card.session, gpu)
-    if before is not None and _unaccepted(card):
+    if before is not None and _is_unaccepted(card):
         return _accept(card, before, actor)
     if gpu.awaits_replacement:
         return gpu.uuid
-    if gpu.state != _State.RETIRED:
-        _retire(card, None, 'replaced')
+    if not card.is_retired:
+        _retire(card, None, actor, 'replaced')
     gpu.awaits_replacement = True
     withdrawal.record(
         card.session, card.host, 'replace', card.devices,
@@ -168,9 +175,8 @@ def _replace(card: _Card, actor: str) -> str:
     return gpu.uuid
 
 
-def _unaccepted(card: _Card) -> list[models.Device]:
-    return [device for device in card.devices if device.swapped is not None
-            and device.state == _State.QUARANTINED]
+def _is_unaccepted(card: _Card) -> bool:
+    return hold.HoldKind.IDENTITY_CHANGED in holds.of(card.session, card.gpu)
 
 
 def _accept(card: _Card, before: models.Device, actor: str) -> str:
@@ -178,19 +184,18 @@ def _accept(card: _Card, before: models.Device, actor: str) -> str:
 
     :raises Conflict: it was accepted before
     """
-    devices = _unaccepted(card)
-    if not devices:
+    if not holds.remove(card.session, card.host, card.gpu,
+                        [hold.HoldKind.IDENTITY_CHANGED], actor):
         raise withdrawal.refused(card.host, before, (
-            f'it cannot be replaced: it is {before.state}, and device '
+            f'it cannot be replaced: it is retired, and device '
             f'{card.gpu.uuid} has replaced it already; name that one to '
             f'replace it in turn'))
-    for device in devices:
-        withdrawal.accept(card.session, card.host, device, actor)
+    card.gpu.before_swap = None
     _record(card.session, card.host, before, [card.gpu])
     return card.gpu.uuid
 
 
-def _split(card: _Card) -> str:
+def _split(card: _Card, actor: str) -> str:
     """Give a card a row of its own that was found in the place of a GPU.
 
     Until now the row of the GPU stood for both.
@@ -200,7 +205,7 @@ def _split(card: _Card) -> str:
              and device.kind == device_rules.DeviceKind.PCI]
     copies = {device.id: _copy(device) for device in found}
     before = gpu.before_swap
-    _retire(card, None, 'replaced')
+    _retire(card, None, actor, 'replaced')
     for device in card.devices:
         leave_place(device)
     assert before is not None
@@ -220,16 +225,15 @@ def _split(card: _Card) -> str:
         session, gpu.uuid,
         sighting_db.numbers(device_db.identity(copies[gpu.id])),
         copies[gpu.id].uuid)
-    occupy(session, card.host, gpu, copies[gpu.id],
-           [copies[device.id] for device in found if device is not gpu])
+    occupy(session, card.host, gpu, copies[gpu.id])
     return copies[gpu.id].uuid
 
 
 def _copy(device: models.Device) -> models.Device:
     """Return a new row for what the last scan found at a place."""
     return models.Device(
-        uuid=str(uuid_mod.uuid4()), enabled=True, generation=0,
-        state=str(_State.AVAILABLE), **{
+        uuid=str(uuid_mod.uuid4()), generation=0,
+        state=str(_State.AVAILABLE), cleaned_steps=None, **{
             name: getattr(device, name) for name in (
                 'host_id', 'kind', 'stable_id', 'address', 'present',
                 'pci_function', 'identity', 'vendor_id', 'product_id',
@@ -250,18 +254,21 @@ Exchanged = Mapping[str, models.Device]
 
 
 def leave(session: orm.Session, devices: Collection[models.Device],
-          functions: Iterable[pci.PCIFunction]) -> Exchanged:
+          functions: Iterable[pci.PCIFunction],
+          kinds: Callable[[], Mapping[int, hold_db.Kinds]]) -> Exchanged:
     """Let retired GPUs give up places where a scan found another card.
 
     :param devices: all of a host, before the scan is stored
+    :param kinds: of their holds, by id
     """
     rows = {device.stable_id: device for device in devices
-            if device.state == _State.RETIRED and device.parent_id is None}
+            if device.parent_id is None}
     found = {
         function.id: row for function in functions
         if (row := rows.get(function.id)) is not None
         and device_db.identity(row).swap_reason(
-            pci.Identity.of(function)) is not None}
+            pci.Identity.of(function)) is not None
+        and hold.HoldKind.RETIRED in kinds().get(row.id, ())}
     gone = {row.id for row in found.values()}
     for device in devices:
         if device.id in gone or device.parent_id in gone:
@@ -272,23 +279,20 @@ def leave(session: orm.Session, devices: Collection[models.Device],
 
 
 def occupy(session: orm.Session, host: models.Host, before: models.Device,
-           gpu: models.Device, vfs: Sequence[models.Device]) -> None:
+           gpu: models.Device) -> None:
     """Let a new card have the place of a retired one.
 
-    It is cleaned if the retired one awaited it, else quarantined.
+    It is cleaned if the retired one awaited it, else held.
 
     :param before: the retired GPU
     :param gpu: row of the new card, which the session has
     """
     session.flush()
     before.replaced_by = gpu.uuid
-    parts = [part for part in withdrawal.parts_of(gpu, vfs)
-             if part.state == _State.AVAILABLE]
     if not before.awaits_replacement:
-        for part in parts:
-            exchange.suspect(session, host, part, (
-                f'another card was found in the place of retired device '
-                f'{before.uuid}; "gpgpu-manage device replace" accepts it'))
+        exchange.suspect(session, host, gpu, (
+            f'another card was found in the place of retired device '
+            f'{before.uuid}; "gpgpu-manage device replace" accepts it'))
         return
     before.awaits_replacement = False
     _record(session, host, before, [gpu])
@@ -304,23 +308,20 @@ def _record(session: orm.Session, host: models.Host, before: models.Device,
 
 
 def reinstate(session: orm.Session, host: models.Host, gpu: models.Device,
-              actor: str) -> None:
+              actor: str, kinds: Collection[hold.HoldKind]) -> None:
     """Have a retired GPU cleaned and offered again.
 
     :param actor: who brings it back, for the ledger
+    :param kinds: of all holds to remove
     :raises Conflict: another card is in its place, or it is a part of a GPU
     """
     _check_whole(session, host, gpu, 'released')
     if gpu.replaced_by is not None:
         raise withdrawal.refused(host, gpu, (
-            f'it cannot be released: it is {gpu.state}, and device '
+            f'it cannot be released: it is retired, and device '
             f'{gpu.replaced_by} is in its place; name that one'))
     gpu.awaits_replacement = False
     card = _Card(session=session, host=host, gpu=gpu,
                  vgpus=withdrawal.children(session, gpu))
-    for device in card.devices:
-        if device.state == _State.RETIRED:
-            withdrawal.accept(session, host, device, actor)
-    withdrawal.record(session, host, 'operator_release', card.devices,
-                      f'by {actor}, after it was retired')
+    withdrawal.release(session, host, gpu, actor, kinds)
     card.end()

@@ -19,18 +19,14 @@ from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import recleaning
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
-from gpgpu_plugin.domain import cleaning
-from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 
-_State = device_rules.DeviceState
 _Elsewhere = tuple[sighting_db.Sighting, int | None]
 """A sighting of a number, and the id of its host; None: it was deleted."""
 
@@ -143,25 +139,14 @@ def _follow(session: orm.Session, host: models.Host, gpu: models.Device,
         # The GPUs of one board may show one number.
         return False
     there = session.get_one(models.Host, before.host_id)
-    text = cleaning.shortened(
-        f'it was {before.state} at {before.address} of {there.name}'
-        + (f': {before.reason}' if before.reason else ''))
-    parts = [gpu, *withdrawal.vfs(withdrawal.children(session, gpu))]
-    if before.state == _State.RETIRED:
-        withdrawal.retire(session, parts, text)
-    elif any(_is_withheld_by_operator(session, device) for device in (
-            before, *withdrawal.children(session, before))):
-        withdrawal.withhold(session, host, parts, text)
-    else:
-        return False
-    event_db.add(session, 'moved', host.name, gpu, detail=text)
-    host_db.changed(host)
-    return True
-
-
-def _is_withheld_by_operator(session: orm.Session,
-                             device: models.Device) -> bool:
-    """Return whether an operator had a device quarantined, or to be so."""
-    return device.withdrawn_by is not None or (
-        device.state == _State.QUARANTINED
-        and ledger.is_last_by_operator(session, device.uuid))
+    found = {
+        kind: held for device in device_db.with_vfs(session, before)
+        for kind, held in holds.of(session, device).items()
+        if kind in hold.FOLLOWING}
+    for kind, held in found.items():
+        text = (f'it was {kind} at {before.address} of {there.name}'
+                + (f': {held.reason}' if held.reason else ''))
+        if holds.add(session, host, gpu, hold.HoldKind(kind), text,
+                     held.actor):
+            event_db.add(session, 'moved', host.name, gpu, detail=text)
+    return bool(found)

@@ -20,12 +20,14 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as rules
@@ -95,10 +97,8 @@ def _supported(variants: Sequence[rules.Variant], device: group_rules.Device,
 def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
            parent: group_rules.Device | None, of_parent: Place) -> Place:
     """Return to which group a device belongs that need not keep its group."""
-    if device_rules.DeviceState.RETIRED in (
-            device.state, parent.state if parent is not None else None):
-        return Place(reason='it is retired' if device.state
-                     is device_rules.DeviceState.RETIRED
+    if hold.HoldKind.RETIRED in device.holds:
+        return Place(reason='it is retired' if parent is None
                      else 'its GPU is retired')
     if device.function is None:
         return of_parent if of_parent.variant else Place(
@@ -150,6 +150,7 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
     devices: dict[int, list[models.Device]] = {host.id: [] for host in hosts}
     for device in device_db.of_hosts(session, list(devices)):
         devices[device.host_id].append(device)
+    holds = hold_db.kinds_of_hosts(session, list(devices))
     defaults = functools.cache(functools.partial(
         variant_db.keep_defaults, session))
 
@@ -160,7 +161,7 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
         return group
     used = {
         host.id: _apply(host, values, functools.partial(create, host),
-                        groups[host.id], devices[host.id])
+                        groups[host.id], devices[host.id], holds)
         for host in hosts}
     session.flush()
     for host in hosts:
@@ -175,17 +176,18 @@ def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
 def _apply(host: models.Host, values: Sequence[rules.Variant],
            create: Callable[[str], models.Group],
            groups: dict[str, models.Group],
-           devices: Sequence[models.Device]) -> set[str | None]:
+           devices: Sequence[models.Device],
+           holds: Mapping[int, hold_db.Kinds]) -> set[str | None]:
     """Move the devices of a host into their groups.
 
     :param create: creates the group of a variant
     :param groups: groups by variant; created ones are added
+    :param holds: kinds of the holds of devices, by id
     :returns: variants whose groups have a device
     """
-    ids = {device.id: device.stable_id for device in devices}
     names = {group.id: name for name, group in groups.items()}
     places = plan(
-        values, [capacity.device(device, ids) for device in devices],
+        values, capacity.devices(devices, holds),
         {device.stable_id: names[device.group_id] for device in devices
          if device.group_id in names})
     for device in devices:
@@ -199,20 +201,14 @@ def _apply(host: models.Host, values: Sequence[rules.Variant],
 
 def _move(host: models.Host, device: models.Device, before: str | None,
           place: Place, groups: Mapping[str, models.Group]) -> None:
-    has_reason = device.state in (device_rules.DeviceState.QUARANTINED,
-                                  device_rules.DeviceState.RETIRED)
     if before != place.variant:
-        # Joining or leaving a group clears the reason, but not the one why
-        # the device is quarantined or retired.
         device.group = groups[place.variant] if place.variant else None
-        if not has_reason:
-            device.reason = place.reason
+        device.reason = place.reason
         if device.state == device_rules.DeviceState.DIRTY:
             # Its new variant may have a policy that it can pass.
             device.clean_attempt = None
         host_db.changed(host)
-    elif (place.variant is None and device.reason != place.reason
-            and not has_reason):
+    elif place.variant is None and device.reason != place.reason:
         device.reason = place.reason
         host_db.changed(host)
 

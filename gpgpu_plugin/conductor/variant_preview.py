@@ -17,10 +17,12 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
 
@@ -46,34 +48,37 @@ def page(session: orm.Session, wanted: Sequence[rules.Variant], limit: int,
     devices = collections.defaultdict[int, list[models.Device]](list)
     for device in device_db.of_hosts(session, ids):
         devices[device.host_id].append(device)
+    holds = hold_db.kinds_of_hosts(session, ids)
     return tuple(
         objects.VariantPreview(
             host=host.name, host_id=host.id, devices=_cleaned(
                 variants, {variant.name for variant in wanted},
-                devices[host.id], names))
+                devices[host.id], names, holds))
         for host in host_db.by_ids(session, ids))
 
 
 def _cleaned(variants: Sequence[rules.Variant], wanted: Collection[str],
              devices: Sequence[models.Device],
-             names: Mapping[int, str]) -> dict[str, int]:
+             names: Mapping[int, str],
+             holds: Mapping[int, hold_db.Kinds]) -> dict[str, int]:
     """Return the numbers of devices of a host that it would clean.
 
     :param names: variants of the present groups, by id
+    :param holds: kinds of the holds of devices, by id
     :returns: by the name of the wanted variant
     """
-    ids = {device.id: device.stable_id for device in devices}
     current = {device.stable_id: names[device.group_id] for device in devices
                if device.group_id is not None}
     places = variant_matching.plan(
-        variants, [capacity.device(device, ids) for device in devices],
-        current)
+        variants, capacity.devices(devices, holds), current)
     by_name = {variant.name: variant for variant in variants
                if variant.name in wanted}
     counts = collections.Counter[str]()
     for device in devices:
         variant = by_name.get(places[device.stable_id].variant or '')
-        if variant is not None and _is_cleaned(device, variant):
+        if (variant is not None
+                and hold.WITHDRAWING.isdisjoint(holds.get(device.id, ()))
+                and _is_cleaned(device, variant)):
             counts[variant.name] += 1
     return dict(counts)
 

@@ -7,76 +7,60 @@ VFs is done to these.
 
 from __future__ import annotations
 
-import uuid as uuid_mod
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
-from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import hold
 
-_Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
-
-_AT_ONCE = frozenset({_State.AVAILABLE, _State.DIRTY, _State.CLEANING})
-"""States in which a device is quarantined at once."""
 
 
 def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
-    """Withdraw a device from instances (Conductor.device_quarantine)."""
+    """Withdraw a device from instances (Conductor.hold_add)."""
     check_reason(reason)
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, uuid)
         check_no_mdev(host, device, 'quarantined')
-        text = cleaning.shortened(f'quarantined by {actor}: {reason}')
-        parts = _all_parts(device, children(session, device))
-        at_once = [part for part in parts if part.state in _AT_ONCE]
-        later = [part for part in parts if part.withdrawn is None
-                 and part.state in device_rules.ASSIGNED_STATES]
-        if not at_once and not later:
-            raise refused(host, device, _already(parts[0]))
-        for part in at_once:
-            ledger.add(session, host, part, ledger_rules.Verdict.QUARANTINED,
-                       reason=text, actor=actor)
-            # The notification of the transition has the reason.
-            part.reason = text
-            part.clean_token = part.clean_attempt = None
-            device_db.transition(session, part, _Event.QUARANTINE)
-        for part in later:
-            part.withdrawn, part.withdrawn_by = text, actor
-        record(session, host, 'quarantine', at_once, reason)
-        record(session, host, 'quarantine', later,
-                f'{reason} (when its assignment ends)')
+        kinds = hold_db.kinds(session, device)
+        if hold.HoldKind.RETIRED in kinds:
+            raise refused(host, device, device_rules.refusal(
+                device_rules.RETIRED, 'quarantined'))
+        if not holds.add(session, host, device, hold.HoldKind.QUARANTINED,
+                         reason, actor):
+            raise refused(host, device, _already(session, device))
+        record(session, host, 'quarantine', [device], reason + (
+            ' (when its assignment ends)'
+            if device.state in device_rules.ASSIGNED_STATES else ''))
     db.write(work)
 
 
-def _already(device: models.Device) -> str:
+def _already(session: orm.Session, device: models.Device) -> str:
     """Return why a device cannot be quarantined once more."""
-    state = _State(device.state)
-    if device.withdrawn is not None:
-        return (f'it cannot be quarantined, since it is {state} and is '
+    reason = holds.texts(holds.of(session, device).values())
+    if device.state in device_rules.ASSIGNED_STATES:
+        return (f'it cannot be quarantined, since it is {device.state} and is '
                 f'already to be quarantined when its assignment ends: '
-                f'{device.withdrawn}; "gpgpu-manage device release" cancels '
-                f'this')
-    return (device_rules.refusal(state, 'quarantined')
-            + (f' (reason: {device.reason})' if device.reason else ''))
+                f'{reason}; "gpgpu-manage device release" cancels this')
+    return (device_rules.refusal(device_rules.QUARANTINED, 'quarantined')
+            + f' (reason: {reason})')
 
 
 def refused(host: models.Host, device: models.Device,
@@ -110,51 +94,23 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         vgpus = children(session, device)
         parts = parts_of(device, vgpus)
         check_unassigned(session, host, [device, *vgpus], 'cleaned')
-        _check_cleanable(host, device, gpu_of(session, device), parts, vgpus)
-        changed = [
-            part for part in dict.fromkeys((device, *_all_parts(
-                device, vgpus)))
-            if part.state == _State.QUARANTINED
-            or (part.state == _State.DIRTY and part.clean_attempt is not None)
-            or (part.state == _State.AVAILABLE and part in parts)]
-        for part in changed:
-            if part.state == _State.QUARANTINED:
-                accept(session, host, part, actor)
-            elif part.state == _State.DIRTY:
-                device_db.try_again(part)
-            else:
+        _check_cleanable(session, host, device, parts, vgpus)
+        changed = [part for part in (device, *vfs(vgpus)) if holds.remove(
+            session, host, part, _CLEANABLE, actor)]
+        for part in parts:
+            if part.state == _State.AVAILABLE:
                 part.cleaned_steps = device_db.NOTHING_PASSED
-        record(session, host, 'clean', changed)
+                changed.append(part)
+            elif (part.state == _State.DIRTY
+                    and part.clean_attempt is not None):
+                device_db.try_again(part)
+                changed.append(part)
+        record(session, host, 'clean', list(dict.fromkeys(changed)))
     db.write(work)
 
 
-def accept(session: orm.Session, host: models.Host, device: models.Device,
-           actor: str) -> None:
-    """Have the host clean a device that is quarantined or retired.
-
-    A GPU that has VFs is never reset: guests get these, which are cleaned, at
-    once or, if the whole GPU was used, after the VFs were removed and the GPU
-    was cleaned. An unmanaged one that its host cannot reset would only be
-    quarantined again: it is cleaned when somebody can get it.
-
-    :param actor: who accepts it, for the ledger
-    :raises InvalidTransition: it is neither
-    """
-    function = device_db.pci_function(device)
-    unmanaged = (gpu_rules.passthrough_refusal(function)
-                 if device.group_id is None else None)
-    if function.has_vfs or unmanaged is not None:
-        device_db.transition(session, device, _Event.ACCEPT)
-        device.clean_token = None
-        if not function.has_vfs:
-            device.cleaned_steps = device_db.NOTHING_PASSED
-    else:
-        device_db.transition(session, device, _Event.OPERATOR_RELEASE)
-        device.clean_token = str(uuid_mod.uuid4())
-    ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
-               reason=device.reason, actor=actor)
-    device.before_swap = device.swapped = None
-    device.reason = unmanaged
+_CLEANABLE = hold.WITHDRAWING - {
+    hold.HoldKind.RETIRED, hold.HoldKind.IDENTITY_CHANGED}
 
 
 def waits_for_vfs(host_name: str, gpu: models.Device) -> str:
@@ -164,62 +120,49 @@ def waits_for_vfs(host_name: str, gpu: models.Device) -> str:
             f'{gpu.address} on host {host_name}')
 
 
-def withhold(session: orm.Session, host: models.Host,
-             devices: Iterable[models.Device], reason: str) -> None:
-    """Quarantine devices now, or when their assignment ends."""
-    for device in devices:
-        if device.state in device_rules.ASSIGNED_STATES:
-            if device.withdrawn is None:
-                device.withdrawn, device.withdrawn_by = reason, None
-        elif device.state not in (_State.RETIRED, _State.QUARANTINED):
-            device.reason = reason
-            ledger.add(session, host, device,
-                       ledger_rules.Verdict.QUARANTINED, reason=reason)
-            device_db.transition(session, device, _Event.QUARANTINE)
-            device.clean_token = device.clean_attempt = None
-
-
-def retire(session: orm.Session, devices: Iterable[models.Device],
-           reason: str) -> None:
-    """Retire devices that nobody is assigned."""
-    for device in devices:
-        if device.state not in (*device_rules.ASSIGNED_STATES,
-                                _State.RETIRED):
-            device_db.transition(session, device, _Event.RETIRE)
-            device.reason = reason
-            device.clean_token = device.clean_attempt = None
-
-
 def release(session: orm.Session, host: models.Host, device: models.Device,
-            actor: str) -> None:
-    """Have quarantined parts of a device cleaned (Conductor.device_release).
+            actor: str, kinds: Collection[hold.HoldKind]) -> None:
+    """Remove what withdraws a device, and have it cleaned.
 
-    For parts that are assigned, the quarantine that is yet to come is
-    cancelled.
+    On an assigned device the hold that waits is removed. A GPU stands for its
+    VFs. See Conductor.hold_remove.
 
     :param actor: who accepts it, for the ledger
-    :raises Conflict: nothing of it is quarantined, or a guest has a vGPU on it
+    :param kinds: of the holds to remove
+    :raises Conflict: nothing withdraws it, or a guest has a vGPU on it
     """
     vgpus = children(session, device)
-    parts = ([device] if device.kind == device_rules.DeviceKind.MDEV
-             else _all_parts(device, vgpus))
-    quarantined = [part for part in dict.fromkeys((device, *parts))
-                   if part.state == _State.QUARANTINED]
-    marked = [part for part in parts if part.withdrawn is not None]
-    if not quarantined and not marked:
-        raise refused(host, device, device_rules.refusal(
-            _State(device.state), 'released') if parts[0].group_id else (
-                f'it cannot be released: it is unmanaged ({device.reason}); '
-                f'nothing cleans it, and nothing needs to'))
-    if device in quarantined:
-        check_unassigned(session, host, vgpus, 'released')
-    for part in quarantined:
-        accept(session, host, part, actor)
-    record(session, host, 'operator_release', quarantined, f'by {actor}')
-    for part in marked:
-        part.withdrawn = part.withdrawn_by = None
-    record(session, host, 'operator_release', marked,
-           'it is no longer quarantined when its assignment ends')
+    held = [part for part in (device, *vfs(vgpus))
+            if not holds.of(session, part).keys().isdisjoint(kinds)]
+    if not held:
+        raise refused(host, device, _not_withdrawn(
+            session, device, parts_of(device, vgpus)))
+    if device in held:
+        check_unassigned(session, host, [
+            vgpu for vgpu in vgpus if vgpu not in vfs(vgpus)], 'released')
+    for part in held:
+        removed = holds.remove(session, host, part, kinds, actor)
+        if hold.HoldKind.IDENTITY_CHANGED in kinds:
+            part.before_swap = None
+        record(session, host, 'operator_release', [part], (
+            f'by {actor}: it was '
+            f'{", ".join(found.kind for found in removed)}'))
+
+
+def _not_withdrawn(session: orm.Session, device: models.Device,
+                   parts: Sequence[models.Device]) -> str:
+    """Return why a device cannot be released that has no hold of its own."""
+    own, gpu = holds.of(session, device), gpu_of(session, device)
+    if own and gpu is device:
+        return f'it cannot be released: its holds are {", ".join(own)}'
+    if hold.shown_as(holds.of(session, gpu)):
+        return (f'it cannot be released: its GPU {gpu.address} is '
+                f'{hold.shown_as(holds.of(session, gpu))}; name the GPU, '
+                f'{gpu.uuid}')
+    return device_rules.refusal(device.state, 'released') if (
+        parts[0].group_id) else (
+            f'it cannot be released: it is unmanaged ({device.reason}); '
+            f'nothing cleans it, and nothing needs to')
 
 
 def children(session: orm.Session,
@@ -258,50 +201,10 @@ def check_no_mdev(host: models.Host, device: models.Device,
             f'the GPU {device.address}'))
 
 
-def _all_parts(device: models.Device,
-               vgpus: Sequence[models.Device]) -> list[models.Device]:
-    """Return what ``parts_of`` does, and VFs that are away.
-
-    They return when the driver of a host that was rebooted makes them.
-    """
-    return [*parts_of(device, vgpus),
-            *(vf for vf in vfs(vgpus) if not vf.present)]
-
-
 def vfs(vgpus: Sequence[models.Device]) -> list[models.Device]:
     """Return the VFs among the VFs and mdev rows of a GPU."""
     return [vgpu for vgpu in vgpus
             if vgpu.kind == device_rules.DeviceKind.PCI]
-
-
-def inherit(session: orm.Session, host: models.Host, gpu: models.Device,
-            vf: models.Device, known: Sequence[models.Device]) -> None:
-    """Withhold a VF that was never there before, if its GPU is withheld.
-
-    :param known: VFs and mdev rows that the GPU had before
-    """
-    vf.enabled = gpu.enabled
-    if vf.state != _State.AVAILABLE:
-        return
-    session.flush()
-    if gpu.state == _State.RETIRED:
-        vf.reason = gpu.reason
-        device_db.transition(session, vf, _Event.RETIRE)
-    elif (reason := _quarantined(gpu, vfs(known))) is not None:
-        vf.reason = reason
-        ledger.add(session, host, vf, ledger_rules.Verdict.QUARANTINED,
-                   reason=reason)
-        device_db.transition(session, vf, _Event.QUARANTINE)
-
-
-def _quarantined(gpu: models.Device,
-                 known: Sequence[models.Device]) -> str | None:
-    """Return why a GPU is quarantined: itself, or all VFs that it had."""
-    if gpu.state == _State.QUARANTINED:
-        return gpu.reason or ''
-    reasons = [vf.reason or '' if vf.state == _State.QUARANTINED
-               else vf.withdrawn for vf in known]
-    return None if not reasons or None in reasons else reasons[0]
 
 
 def check_unassigned(session: orm.Session, host: models.Host,
@@ -322,24 +225,28 @@ def check_unassigned(session: orm.Session, host: models.Host,
                 f'first'))
 
 
-def _check_cleanable(host: models.Host, device: models.Device,
-                     gpu: models.Device, parts: Sequence[models.Device],
+def _check_cleanable(session: orm.Session, host: models.Host,
+                     device: models.Device, parts: Sequence[models.Device],
                      vgpus: Sequence[models.Device]) -> None:
     """Refuse what cannot or must not be cleaned.
 
-    :param gpu: that of a VF; any other device itself
     :raises Conflict: says why
     """
-    reason = None
-    if device.state == _State.RETIRED:
+    reason, gpu = None, gpu_of(session, device)
+    kinds = hold_db.kinds(session, device)
+    own = holds.of(session, device)
+    if hold.HoldKind.RETIRED in kinds:
         reason = ('it is retired; "gpgpu-manage device release" brings it '
                   'back')
-    elif device.swapped is not None:
-        reason = (f'{device.swapped}; "gpgpu-manage device replace" accepts '
-                  f'the new device, "gpgpu-manage device release" says that '
-                  f'it is the same')
-    elif (parts[0].group_id is None
-          and parts[0].state == _State.AVAILABLE):
+    elif hold.HoldKind.IDENTITY_CHANGED in own:
+        reason = (f'{own[hold.HoldKind.IDENTITY_CHANGED].reason}; '
+                  f'"gpgpu-manage device replace" accepts the new device, '
+                  f'"gpgpu-manage device release" says that it is the same')
+    elif not hold.WITHDRAWING.isdisjoint(kinds - own.keys()):
+        reason = (f'its GPU {gpu.address} is '
+                  f'{hold.shown_as(kinds - own.keys())}; name the GPU')
+    elif (parts[0].group_id is None and parts[0].state == _State.AVAILABLE
+          and _CLEANABLE.isdisjoint(own)):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif device_db.waits_for_vfs(gpu):
         reason = waits_for_vfs(host.name, gpu)

@@ -18,6 +18,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.db import usage
@@ -71,7 +72,9 @@ _ACTIVE_OF_DEVICE = sa.and_(
     _TABLE.c.device_id == device_db.TABLE.c.id, _TABLE.c.active == 1)
 _CLAIMED_OF_HOSTS = (
     sa.select(_TABLE.c.id, *COLUMNS, *device_db.COLUMNS)
-    .select_from(device_db.TABLE.outerjoin(_TABLE, _ACTIVE_OF_DEVICE))
+    .select_from(
+        device_db.TABLE.outerjoin(_TABLE, _ACTIVE_OF_DEVICE)
+        .outerjoin(hold_db.TABLE, device_db.IS_OF_HOLD))
     .where(device_db.TABLE.c.host_id.in_(
                sa.bindparam('host_ids', expanding=True)),
            sa.or_(device_db.TABLE.c.group_id.is_not(None),
@@ -80,7 +83,9 @@ _CLAIMED_OF_HOSTS = (
     .order_by(device_db.TABLE.c.host_id, device_db.TABLE.c.stable_id))
 _BY_UUID = (
     sa.select(*COLUMNS, *device_db.COLUMNS)
-    .select_from(device_db.TABLE.join(_TABLE, _ACTIVE_OF_DEVICE))
+    .select_from(
+        device_db.TABLE.join(_TABLE, _ACTIVE_OF_DEVICE)
+        .outerjoin(hold_db.TABLE, device_db.IS_OF_HOLD))
     .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
     .order_by(_TABLE.c.id))
 _END = (sa.update(_TABLE)
@@ -107,18 +112,15 @@ def with_devices(
         host and stable id; and the active assignments, in the order of their
         claims
     """
-    devices = []
-    assignments = []
     of_device = 1 + len(COLUMNS)
-    for row in session.execute(
-            _CLAIMED_OF_HOSTS, {'host_ids': list(host_ids)}):
-        device = device_db.DeviceRow(*row[of_device:])
-        devices.append(device)
-        if row[0] is not None:
-            assignments.append((row[0], AssignmentRow(
-                device, *row[1:of_device])))
-    assignments.sort(key=lambda pair: pair[0])
-    return devices, [assignment for _, assignment in assignments]
+    found = list(session.execute(
+        _CLAIMED_OF_HOSTS, {'host_ids': list(host_ids)}))
+    devices = device_db.rows(row[of_device:] for row in found)
+    by_id = {device.id: device for device in devices}
+    assignments = {
+        row[0]: AssignmentRow(by_id[row[of_device]], *row[1:of_device])
+        for row in found if row[0] is not None}
+    return devices, [assignments[id] for id in sorted(assignments)]
 
 
 def active(session: orm.Session,
@@ -127,9 +129,13 @@ def active(session: orm.Session,
 
     They are in the order of their claims.
     """
-    return [AssignmentRow(device_db.DeviceRow(*row[len(COLUMNS):]),
-                          *row[:len(COLUMNS)])
-            for row in session.execute(_BY_UUID, {'uuids': list(uuids)})]
+    found = list(session.execute(_BY_UUID, {'uuids': list(uuids)}))
+    devices = device_db.rows(row[len(COLUMNS):] for row in found)
+    by_id = {device.id: device for device in devices}
+    # A device with several holds has as many rows.
+    return list({row[0]: AssignmentRow(
+        by_id[row[len(COLUMNS)]], *row[:len(COLUMNS)])
+        for row in found}.values())
 
 
 def insert(session: orm.Session, rows: Iterable[AssignmentRow],

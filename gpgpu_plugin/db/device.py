@@ -17,10 +17,12 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
@@ -42,6 +44,8 @@ Both take about 4 kB. The values are immutable.
 class DeviceRow:
     """A row as it was read; models.Device gives the meaning of its columns.
 
+    :ivar holds: kinds of its holds, and of those of its GPU
+
     Claims read and write such values instead of the ORM's objects, which cost
     them three quarters of their time.
     """
@@ -57,12 +61,8 @@ class DeviceRow:
     stable_id: str
     address: str
     state: str
-    enabled: bool
     present: bool
     reason: str | None
-    swapped: str | None
-    withdrawn: str | None
-    withdrawn_by: str | None
     clean_token: str | None
     clean_attempt: str | None
     cleaned_steps: str | None
@@ -70,17 +70,23 @@ class DeviceRow:
     vgpu_capability: str | None
     driver_capacity: str | None
     generation: int
+    holds: hold_db.Kinds = frozenset()
 
 
 AnyDevice = models.Device | DeviceRow
 
-COLUMNS = tuple(TABLE.c[field.name]
-                for field in dataclasses.fields(DeviceRow))
-"""Columns of a DeviceRow, in its order."""
+COLUMNS = (*(TABLE.c[field.name] for field in dataclasses.fields(DeviceRow)
+             if field.name != 'holds'), hold_db.TABLE.c.kind)
+"""Columns of a DeviceRow, in its order; the last is the kind of a hold.
+
+A device with several holds has as many rows, see ``rows``.
+"""
+
+IS_OF_HOLD = hold_db.TABLE.c.device_id.in_([TABLE.c.id, TABLE.c.parent_id])
+"""Condition of joins with ``COLUMNS``: a hold is of the device or its GPU."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'withdrawn', 'withdrawn_by', 'clean_token',
-            'clean_attempt', 'cleaned_steps')
+            'clean_token', 'clean_attempt', 'cleaned_steps')
 """Columns that claims, cleanings and operators change."""
 
 _OF_HOSTS = (
@@ -89,7 +95,23 @@ _OF_HOSTS = (
     .order_by(models.Device.host_id, models.Device.stable_id))
 _WITH_UUID = sa.select(models.Device).where(
     models.Device.uuid == sa.bindparam('of_uuid'))
-_BY_UUID = sa.select(*COLUMNS).where(TABLE.c.uuid == sa.bindparam('uuid'))
+_BY_UUID = (
+    sa.select(*COLUMNS)
+    .select_from(TABLE.outerjoin(hold_db.TABLE, IS_OF_HOLD))
+    .where(TABLE.c.uuid == sa.bindparam('uuid')))
+
+
+def rows(found: Iterable[Sequence[typing.Any]]) -> list[DeviceRow]:
+    """Return the devices of rows with ``COLUMNS``, each once, in this order.
+    """
+    devices: dict[int, DeviceRow] = {}
+    for *values, kind in found:
+        device = devices.get(values[0]) or DeviceRow(*values)
+        if kind is not None:
+            device = dataclasses.replace(
+                device, holds=device.holds | {kind})
+        devices[device.id] = device
+    return list(devices.values())
 
 
 def _cached(kind: type[T]) -> Callable[[str], T]:
@@ -188,11 +210,11 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
 def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
     """Return the present devices of a host that are dirty or cleaning.
 
-    A device without a token waits until it is in a group, and a GPU until its
-    mdevs are removed: its host resets no GPU that has one. A VF waits for the
-    cleaning of its GPU, and a GPU until its VFs are removed. One whose last
-    attempt is what was asked for waits for another cleaning policy, see
-    ``try_again``.
+    One that is withdrawn is not cleaned (domain.hold). A device without a
+    token waits until it is in a group, and a GPU until its mdevs are removed:
+    its host resets no GPU that has one. A VF waits for the cleaning of its
+    GPU, and a GPU until its VFs are removed. One whose last attempt is what
+    was asked for waits for another cleaning policy, see ``try_again``.
     """
     return [device for device in session.scalars(
                 _to_clean(), {'of_host': host_id})
@@ -228,9 +250,11 @@ def _to_clean() -> sa.Select[models.Device]:
                ~sa.exists().where(
                    mdev.parent_id == models.Device.id,
                    mdev.kind == str(device_rules.DeviceKind.MDEV),
-                   mdev.state.not_in([
-                       device_rules.DeviceState.AVAILABLE,
-                       device_rules.DeviceState.RETIRED])),
+                   mdev.state != str(device_rules.DeviceState.AVAILABLE)),
+               # The vGPUs on a GPU that is withdrawn are removed.
+               sa.or_(~hold_db.is_held(hold.WITHDRAWING), sa.and_(
+                   models.Device.kind == str(device_rules.DeviceKind.MDEV),
+                   ~hold_db.is_held(hold.WITHDRAWING, is_inherited=False))),
                ~sa.exists().where(
                    models.Device.kind == str(device_rules.DeviceKind.PCI),
                    parent.id == models.Device.parent_id,
@@ -309,7 +333,8 @@ def with_vfs(session: orm.Session,
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
-    """Delete the devices of a host."""
+    """Delete the devices of a host, and their holds."""
+    hold_db.delete_of_host(session, host_id)
     session.execute(sa.update(models.Device).where(
         models.Device.host_id == host_id).values(parent_id=None))
     session.execute(sa.delete(models.Device).where(
@@ -346,7 +371,7 @@ def at_address(session: orm.Session, host_id: int,
         .where(models.Device.host_id == host_id,
                models.Device.address == address,
                models.Device.kind == str(device_rules.DeviceKind.PCI),
-               models.Device.state != str(device_rules.DeviceState.RETIRED))
+               ~hold_db.is_held([hold.HoldKind.RETIRED]))
         .order_by(models.Device.present.desc(), models.Device.id.desc())
         .limit(1)).first()
 
@@ -419,21 +444,22 @@ def row(session: orm.Session, uuid: str) -> DeviceRow:
 
     :raises NotFound: no such UUID
     """
-    found = session.execute(_BY_UUID, {'uuid': uuid}).first()
-    if found is None:
+    found = rows(session.execute(_BY_UUID, {'uuid': uuid}))
+    if not found:
         raise exception.NotFound(kind='device', name=uuid)
-    return DeviceRow(*found)
+    return found[0]
 
 
-def row_of(device: models.Device) -> DeviceRow:
+def row_of(device: models.Device,
+           holds: hold_db.Kinds = frozenset()) -> DeviceRow:
     """Return the value of an object that was flushed."""
-    return DeviceRow(*(getattr(device, column.name) for column in COLUMNS))
+    return dataclasses.replace(DeviceRow(*(
+        getattr(device, column.name) for column in COLUMNS[:-1])),
+        holds=holds)
 
 
 _ENDS_VERDICT = frozenset({
-    device_rules.DeviceEvent.ABORT_TOUCHED, device_rules.DeviceEvent.RELEASE,
-    device_rules.DeviceEvent.FAULT, device_rules.DeviceEvent.SUSPECT,
-    device_rules.DeviceEvent.ADOPT, device_rules.DeviceEvent.CLEAN_FAILED})
+    device_rules.DeviceEvent.RELEASE, device_rules.DeviceEvent.ADOPT})
 """Events after which the last cleaning proves nothing any more."""
 
 
@@ -448,9 +474,8 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent,
         device_rules.DeviceState(device.state), event,
         f'{host} {device.address} ({device.uuid})'.strip())
     steps = NOTHING_PASSED if event in _ENDS_VERDICT else device.cleaned_steps
-    # In these states there is no vGPU any more.
-    has_vgpu = state not in (device_rules.DeviceState.AVAILABLE,
-                             device_rules.DeviceState.RETIRED)
+    # Then there is no vGPU any more.
+    has_vgpu = state is not device_rules.DeviceState.AVAILABLE
     return dataclasses.replace(
         device, state=str(state), generation=device.generation + 1,
         cleaned_steps=steps,
@@ -459,15 +484,14 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent,
 
 
 def swap(session: orm.Session,
-         changes: Sequence[tuple[DeviceRow, DeviceRow]], *,
-         by_operator: bool = False) -> None:
+         changes: Sequence[tuple[DeviceRow, DeviceRow]]) -> None:
     """Store how devices changed, unless another writer was faster.
 
-    All changes of states come through here, so it notifies of them.
+    All changes of states come through here, so it notifies of them; holds are
+    stored by db.hold.
 
     :param changes: each device before and after its change; it is one
         statement, however many they are
-    :param by_operator: an operator quarantines them; no cleaning failed
     :raises Conflict: another writer changed a row since it was read
     """
     if not changes:
@@ -479,7 +503,7 @@ def swap(session: orm.Session,
             kind='device', name=', '.join(
                 before.uuid for before, _ in changes),
             reason='another process changed it at the same time; try again')
-    notification_db.devices_changed(session, changes, by_operator=by_operator)
+    notification_db.devices_changed(session, changes)
 
 
 def _swap_one(session: orm.Session, before: DeviceRow,
@@ -536,12 +560,16 @@ def transition(session: orm.Session, device: models.Device,
     :raises Conflict: another writer changed the row since it was read
     """
     session.flush()
-    before = row_of(device)
+    before = row_of(device, hold_db.kinds(session, device))
     host = session.get(models.Host, device.host_id)
-    now = after(before, event, host.name if host is not None else '')
-    swap(session, [(before, now)],
-         by_operator=event is device_rules.DeviceEvent.QUARANTINE)
+    set_row(session, device, before, after(
+        before, event, host.name if host is not None else ''))
+
+
+def set_row(session: orm.Session, device: models.Device, before: DeviceRow,
+            now: DeviceRow) -> None:
+    """Store how the row of an object changed, and set the object to that."""
+    swap(session, [(before, now)])
     # What was written is known; reading it again would cost a round trip.
-    for name in ('state', 'generation', 'vgpu_type', 'placement_id',
-                 'cleaned_steps'):
+    for name in _WRITTEN:
         orm.attributes.set_committed_value(device, name, getattr(now, name))

@@ -18,15 +18,17 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
+from gpgpu_plugin.domain import hold
 
 _State = device_rules.DeviceState
 # Row, and the names and UUIDs of ListedDevice in its order.
 _Select: typing.TypeAlias = (
-    'sa.Select[models.Device, str, str, str, str, str | None, str, str]')
+    'sa.Select[models.Device, str, str, str, str, str | None, str, str, str]')
 _ORDER = (models.Host.name, models.Device.stable_id)
 
 
@@ -38,6 +40,7 @@ class ListedDevice:
     :ivar used_by: UUID of the instance that it is assigned to
     :ivar project_id: project of that instance
     :ivar parent: UUID of the parent of a VF or an mdev row
+    :ivar own_state: see domain.device
     """
 
     row: models.Device
@@ -47,6 +50,7 @@ class ListedDevice:
     used_by: str | None
     project_id: str | None
     parent: str | None
+    own_state: str
     shown_state: str
 
 
@@ -54,11 +58,34 @@ _RANKS = {str(state): rank for rank, state
           in enumerate(device_rules.SHOWN_OF_CHILDREN)}
 
 
+def own_state(device: type[models.Device] = models.Device,
+              ) -> sa.ColumnElement[str]:
+    """Return domain.device.own_state as an expression.
+
+    :param device: ``models.Device`` or an alias of it
+    """
+    return sa.case(
+        (device.state.in_(sorted(device_rules.ASSIGNED_STATES)),
+         device.state),
+        (hold_db.is_held([hold.HoldKind.RETIRED], device),
+         device_rules.RETIRED),
+        (hold_db.is_held(hold.QUARANTINE, device), device_rules.QUARANTINED),
+        else_=device.state)
+
+
+@functools.cache
+def is_retired() -> sa.ColumnElement[bool]:
+    """Return the condition that a device is shown as retired."""
+    return sa.and_(
+        hold_db.is_held([hold.HoldKind.RETIRED]),
+        models.Device.state.not_in(sorted(device_rules.ASSIGNED_STATES)))
+
+
 @functools.cache
 def _rank_of_vgpus() -> sa.ColumnElement[int]:
     """Return the rank of the state of its vGPUs that a device shows first."""
     child = orm.aliased(models.Device)
-    return (sa.select(sa.func.min(sa.case(_RANKS, value=child.state)))
+    return (sa.select(sa.func.min(sa.case(_RANKS, value=own_state(child))))
             .where(child.parent_id == models.Device.id,
                    child.group_id.is_not(None))
             .correlate(models.Device).scalar_subquery())
@@ -70,7 +97,7 @@ def ranks_of_vgpus() -> sa.Subquery:
     :returns: ``parent_id``, ``rank``
     """
     child = orm.aliased(models.Device)
-    rank = sa.func.min(sa.case(_RANKS, value=child.state))
+    rank = sa.func.min(sa.case(_RANKS, value=own_state(child)))
     return (sa.select(child.parent_id.label('parent_id'), rank.label('rank'))
             .where(child.parent_id.is_not(None), child.group_id.is_not(None))
             .group_by(child.parent_id).subquery())
@@ -92,24 +119,23 @@ def shown_state_by(rank: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
     """
     derived = sa.case(
         {number: state for state, number in _RANKS.items()}, value=rank)
-    device = models.Device
-    own = [str(state) for state in (
-        *device_rules.ASSIGNED_STATES, _State.RETIRED)]
+    device, own = models.Device, own_state()
     assigned = [str(state) for state in device_rules.ASSIGNED_STATES]
-    available = device.state == str(_State.AVAILABLE)
+    available = own == str(_State.AVAILABLE)
     return sa.case(
-        (device.state.in_(own), device.state),
+        (own.in_([*assigned, device_rules.RETIRED]), own),
         (sa.and_(available, sa.or_(
             derived.in_(assigned),
             sa.and_(derived.is_not(None), device.group_id.is_not(None),
                     device.present))), derived),
         (device.group_id.is_(None), device_rules.UNMANAGED),
         (~device.present, device_rules.MISSING),
-        (sa.and_(~device.enabled, available), device_rules.DISABLED),
+        (sa.and_(available, hold_db.is_held([hold.HoldKind.DISABLED])),
+         device_rules.DISABLED),
         (sa.and_(available, device.host_id.in_(
             sa.select(models.Host.id).where(models.Host.restored))),
          device_rules.UNKNOWN),
-        else_=device.state)
+        else_=own)
 
 
 @functools.cache
@@ -119,19 +145,22 @@ def _may_be_shown(state: str) -> sa.ColumnElement[bool]:
     It may also match others, and is cheaper than the shown state, which looks
     up the vGPUs of each device.
     """
-    if state not in {str(state) for state in _State}:
-        return sa.true()
     child = orm.aliased(models.Device)
-    return sa.or_(
-        models.Device.state == state,
-        models.Device.id.in_(sa.select(child.parent_id).where(
-            child.state == state, child.parent_id.is_not(None))))
+    if state in (device_rules.QUARANTINED, device_rules.RETIRED):
+        own, of_child = (hold_db.is_held(hold.WITHDRAWING, device)
+                         for device in (models.Device, child))
+    elif state in {str(state) for state in _State}:
+        own, of_child = models.Device.state == state, child.state == state
+    else:
+        return sa.true()
+    return sa.or_(own, models.Device.id.in_(sa.select(child.parent_id).where(
+        of_child, child.parent_id.is_not(None))))
 
 
 @functools.cache
 def _is_faulty() -> sa.ColumnElement[bool]:
     """Return the condition of devices that somebody should look at."""
-    quarantined = str(_State.QUARANTINED)
+    quarantined = device_rules.QUARANTINED
     return sa.or_(
         models.Device.health.in_(
             [str(found) for found in health_rules.FAULTY]),
@@ -171,8 +200,8 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
     query = _query().order_by(*_ORDER).limit(limit).where(
         *(column == value for column, value in conditions.items()
           if value is not None))
-    if not include_retired and state != _State.RETIRED:
-        query = query.where(models.Device.state != str(_State.RETIRED))
+    if not include_retired and state != device_rules.RETIRED:
+        query = query.where(~is_retired())
     if state is not None:
         query = query.where(shown_state() == state, _may_be_shown(state))
     if faulty:
@@ -199,7 +228,8 @@ def _query() -> _Select:
     return (
         sa.select(models.Device, models.Host.name, models.Variant.name,
                   models.Variant.type, models.Assignment.instance_uuid,
-                  models.Assignment.project_id, parent.uuid, shown_state())
+                  models.Assignment.project_id, parent.uuid, own_state(),
+                  shown_state())
         .join(models.Host, models.Device.host_id == models.Host.id)
         .outerjoin(models.Group, models.Device.group_id == models.Group.id)
         .outerjoin(models.Variant,
@@ -214,8 +244,8 @@ def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
     return [
         ListedDevice(row=row, host=host, variant=variant, type=type,
                      used_by=used_by, project_id=project, parent=parent,
-                     shown_state=shown)
-        for row, host, variant, type, used_by, project, parent, shown
+                     own_state=own, shown_state=shown)
+        for row, host, variant, type, used_by, project, parent, own, shown
         in session.execute(query)]
 
 
@@ -250,7 +280,8 @@ def count_new(session: orm.Session,
     """Return the variants on hosts of which a new device is not clean yet."""
     device = models.Device
     is_new = sa.and_(device.cleaned_steps.is_(None), device.state.in_([
-        str(_State.DIRTY), str(_State.CLEANING)]))
+        str(_State.DIRTY), str(_State.CLEANING)]),
+        ~hold_db.is_held(hold.WITHDRAWING))
     is_stuck = sa.and_(is_new, device.state == str(_State.DIRTY),
                        device.clean_attempt == device.clean_token)
 
@@ -294,7 +325,7 @@ def count_by_state(session: orm.Session, host_ids: Collection[int],
     states = (sa.select(models.Device.host_id, shown)
               .where(models.Device.host_id.in_(host_ids),
                      models.Device.kind == str(device_rules.DeviceKind.PCI),
-                     models.Device.state != str(_State.RETIRED))
+                     ~is_retired())
               .subquery())
     found: dict[int, dict[str, int]] = {}
     for host_id, state, count in session.execute(

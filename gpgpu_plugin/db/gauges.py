@@ -15,9 +15,11 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 
 
 class DeviceCount(typing.NamedTuple):
@@ -131,12 +133,13 @@ def _counts() -> sa.Subquery:
     """
     device, ranks = models.Device, device_list.ranks_of_vgpus()
     devices = (
-        sa.select(device.host_id, device.group_id, device.enabled,
-                  device.health,
+        sa.select(device.host_id, device.group_id,
+                  (~hold_db.is_held([hold.HoldKind.DISABLED])).label(
+                      'enabled'), device.health,
                   device_list.shown_state_by(ranks.c.rank).label('state'))
         .outerjoin(ranks, ranks.c.parent_id == device.id)
         .where(device.kind == str(device_rules.DeviceKind.PCI),
-               device.state != str(device_rules.DeviceState.RETIRED))
+               ~device_list.is_retired())
         .subquery())
     return (sa.select(devices, sa.func.count().label('number'))
             .group_by(*devices.c).subquery())

@@ -9,8 +9,10 @@ import typing
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 
 _HOSTS = models.Base.metadata.tables['hosts']
 _GROUPS = models.Base.metadata.tables['host_gpu_groups']
@@ -29,8 +31,8 @@ _OFFERS = (
 _CLEANED = (
     sa.select(_DEVICES.c.group_id, sa.func.count(sa.distinct(
         sa.func.coalesce(_DEVICES.c.parent_id, _DEVICES.c.id))))
-    .where(_DEVICES.c.group_id.is_not(None), _DEVICES.c.enabled,
-           _DEVICES.c.present, _DEVICES.c.withdrawn.is_(None),
+    .where(_DEVICES.c.group_id.is_not(None), _DEVICES.c.present,
+           ~hold_db.is_held(hold.HoldKind),
            _DEVICES.c.state.in_([device_rules.DeviceState.DIRTY,
                                  device_rules.DeviceState.CLEANING]))
     .group_by(_DEVICES.c.group_id))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection
-from collections.abc import Iterator
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -49,15 +48,6 @@ def add(session: orm.Session, end: models.CleaningChain,
         content=record.content, hash=record.hash))
     end.number, end.hash, end.started_at = record.number, record.hash, None
     session.flush()
-
-
-def newest_first(session: orm.Session, device_uuid: str) -> Iterator[str]:
-    """Yield the contents of a device's records, the newest one first."""
-    yield from session.scalars(
-        sa.select(models.Cleaning.content)
-        .where(models.Cleaning.device_uuid == device_uuid)
-        .order_by(models.Cleaning.number.desc())
-        .execution_options(yield_per=10))
 
 
 def listed(session: orm.Session, device_uuid: str, limit: int,

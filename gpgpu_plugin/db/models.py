@@ -262,12 +262,10 @@ class Device(Base):
         sa.String(32), comment='Its PCI address at the last scan.')
     state: orm.Mapped[str] = orm.mapped_column(
         sa.String(16), comment='Where it is in its life cycle.')
-    enabled: orm.Mapped[bool] = orm.mapped_column(
-        default=True, comment='The operator offers it.')
     present: orm.Mapped[bool] = orm.mapped_column(
         default=True, comment='The last scan saw it.')
     reason: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text, comment='Why it is quarantined or unmanaged, or waits.')
+        sa.Text, comment='Why it is unmanaged, or waits.')
     clean_token: orm.Mapped[str | None] = orm.mapped_column(
         column.UUID,
         comment='What made it dirty: its last assignment, or a request.')
@@ -286,19 +284,9 @@ class Device(Base):
         sa.Text,
         comment='JSON of the ids and serial numbers that any scan of the '
         'device could read; NULL: pci_function has all of them.')
-    swapped: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text,
-        comment='How a scan showed that another device took its place; NULL: '
-        'none did, or an operator accepted it.')
     before_swap: orm.Mapped[str | None] = orm.mapped_column(
         sa.Text,
         comment='JSON of the PCI function of the device before that one.')
-    withdrawn: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text,
-        comment='Why an assigned device is quarantined when its assignment '
-        'ends; NULL: it is not.')
-    withdrawn_by: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text, comment='Operator who wants that; NULL: none.')
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
         default=False,
         comment='It is retired, and the next device in its place is '
@@ -332,6 +320,27 @@ class Device(Base):
     generation: orm.Mapped[int] = orm.mapped_column(
         default=0, comment='Compare-and-swap of state.')
     group: orm.Mapped[Group | None] = orm.relationship()
+
+
+class Hold(Base):
+    """A hold of a device, and of the vGPUs on it.
+
+    Unique key: a device has one of each kind.
+    """
+
+    __tablename__ = 'holds'
+    __table_args__ = (sa.UniqueConstraint('device_id', 'kind'),)
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    device_id: orm.Mapped[int] = orm.mapped_column(
+        sa.ForeignKey('devices.id'), comment='Device that it holds.')
+    kind: orm.Mapped[str] = orm.mapped_column(
+        sa.String(32), comment='Kind, such as "quarantined".')
+    reason: orm.Mapped[str | None] = orm.mapped_column(
+        sa.Text, comment='Why, in words; NULL: nobody said.')
+    actor: orm.Mapped[str | None] = orm.mapped_column(
+        sa.Text, comment='Operator who set it; NULL: a conductor did.')
+    since: orm.Mapped[datetime.datetime] = orm.mapped_column(
+        comment='Since when (UTC).')
 
 
 class Assignment(Base):

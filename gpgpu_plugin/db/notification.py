@@ -18,9 +18,12 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import author
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import notification as objects
 from gpgpu_plugin.objects import scheduling
@@ -49,34 +52,35 @@ CONDUCTOR = 'gpgpu-conductor'
 
 
 def devices_changed(session: orm.Session, changes: Sequence[
-        tuple[device_db.DeviceRow, device_db.DeviceRow]], *,
-        by_operator: bool) -> None:
-    """Notify of devices whose state changed.
+        tuple[device_db.DeviceRow, device_db.DeviceRow]]) -> None:
+    """Notify of devices whose state changed, or that were withdrawn.
 
-    :param changes: each device before and after its change
-    :param by_operator: an operator quarantines them; no cleaning failed
+    :param changes: each device before and after its change; its holds are
+        stored
     """
-    changed = [(before, now) for before, now in changes
-               if before.state != now.state]
+    changed = [(state, now) for before, now in changes
+               if (state := _state(before)) != _state(now)]
     if not changed or not outbox.is_enabled(session):
         return
-    hosts, variants = _names(session, [now for _, now in changed])
     outbox.add(session, [
-        (notification.of_state(before.state, now.state,
-                               by_operator=by_operator),
-         _device(session, now, hosts, variants, before.state))
-        for before, now in changed])
+        (notification.of_state(state, payload.state), payload)
+        for (state, _), payload in zip(changed, _devices(
+            session, changed), strict=True)])
 
 
-def device_seen(session: orm.Session, device: device_db.AnyDevice) -> None:
+def _state(device: device_db.DeviceRow) -> str:
+    return device_rules.own_state(device.state, device.holds)
+
+
+def device_seen(session: orm.Session, device: device_db.DeviceRow) -> None:
     """Notify of a device that a scan no longer found, or found again."""
     if outbox.is_enabled(session):
         outbox.add(session, [(
             _Type.DEVICE_PRESENT if device.present else _Type.DEVICE_MISSING,
-            _device(session, device, *_names(session, [device])))])
+            payload) for payload in _devices(session, [(None, device)])])
 
 
-def _names(session: orm.Session, devices: Iterable[device_db.AnyDevice],
+def _names(session: orm.Session, devices: Iterable[device_db.DeviceRow],
            ) -> tuple[dict[int, str], dict[int | None, str]]:
     """Return the names of hosts, and of the variants of groups, by id."""
     hosts: dict[int, str] = {}
@@ -89,19 +93,37 @@ def _names(session: orm.Session, devices: Iterable[device_db.AnyDevice],
     return hosts, variants
 
 
-def _device(session: orm.Session, device: device_db.AnyDevice,
-            hosts: Mapping[int, str], variants: Mapping[int | None, str],
-            old_state: str | None = None) -> objects.DevicePayload:
-    return objects.DevicePayload(
+def _devices(session: orm.Session, devices: Sequence[
+        tuple[str | None, device_db.DeviceRow]],
+        ) -> list[objects.DevicePayload]:
+    """Return the payloads of devices.
+
+    :param devices: each after the state that it had before
+    """
+    hosts, variants = _names(session, [device for _, device in devices])
+    held = {device.id: device.parent_id for _, device in devices
+            if device.holds}
+    holds = hold_db.of_devices(session, {
+        *held, *filter(None, held.values())}) if held else {}
+    return [objects.DevicePayload(
         request_id=author.of(session).request_id, uuid=device.uuid,
         host=hosts[device.host_id], address=device.address,
         stable_id=device.stable_id, kind=device.kind,
         variant=variants.get(device.group_id),
         serial=serial(device.pci_function),
-        vgpu_type=device.vgpu_type, old_state=old_state, state=device.state,
-        enabled=device.enabled, present=device.present,
-        reason=device.reason and cleaning.shortened(device.reason),
-        generation=device.generation)
+        vgpu_type=device.vgpu_type, old_state=old_state, state=_state(device),
+        enabled=hold.HoldKind.DISABLED not in device.holds,
+        present=device.present, reason=_reason(device, [
+            hold_db.text(found) for id in (device.id, device.parent_id)
+            for found in holds.get(id or 0, ())]),
+        generation=device.generation) for old_state, device in devices]
+
+
+def _reason(device: device_db.DeviceRow,
+            of_holds: Iterable[str | None]) -> str | None:
+    """Return why a device is withdrawn, unmanaged or waits."""
+    return cleaning.shortened('; '.join(filter(
+        None, (*of_holds, device.reason)))) or None
 
 
 def serial(function: str | None) -> str | None:

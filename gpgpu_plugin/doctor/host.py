@@ -23,7 +23,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim
 
 _State = device_rules.DeviceState
-_CLEANED = (_State.DIRTY, _State.CLEANING, _State.QUARANTINED)
+_CLEANED = (_State.DIRTY, _State.CLEANING, device_rules.QUARANTINED)
 """States in which a vGPU of the last assignment may still exist."""
 
 
@@ -321,7 +321,7 @@ def _devices(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
     for device in seen.devices:
         function = functions.get(device.stable_id)
         if (function is not None and function.driver is None
-                and device.state == _State.QUARANTINED):
+                and device.state == device_rules.QUARANTINED):
             yield drift.of(
                 'quarantined_device_unbound', seen.host, device.uuid,
                 conductor=f'{device.address} is quarantined: {device.reason}',

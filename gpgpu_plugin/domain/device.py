@@ -3,34 +3,27 @@
 
                         claim                activate
       +----------> available -----> provisioning -----> assigned
-      |               |   ^           |   |   |           |   |
-      |       suspect |   +-----------+   |   | fault     |   | release
-      |    quarantine |   abort_untouched |   |     fault |   |
-      |               v                   |   |           |   v
-      |          quarantined <------------|---+-----------+ dirty <----+
-      |               ^  |                | abort_touched   |  ^       |
-      |               |  |                +---------------->|  |       |
-      |               |  +----------------------------------|--+       |
-      |  clean_passed |    operator_release                 | clean    |
-      |               | clean_failed                        v          |
-      +---------------+--------------------------------- cleaning -----+
-                        quarantine                   clean_interrupted
-                                          retire
-      available, dirty, cleaning, quarantined -----> retired -----> dirty
-                                                   operator_release
+      |             |  ^   ^           |   |               |
+      |    distrust |  |   +-----------+   | release       | release
+      |             |  |  abort_untouched  |               |
+      |             v  | accept            v               |
+      |             dirty <----------------+---------------+
+      |             |  ^
+      |       clean |  | clean_interrupted
+      |             v  |
+      +------------ cleaning
+       clean_passed
 
-Not drawn: ``suspect`` and ``quarantine`` take a dirty device to quarantined,
-too. After a restore of the database from a backup, ``adopt`` takes a device in
-any state to assigned, since its host knows who uses it. ``distrust`` takes an
-available one to dirty that its host must clean before it is offered: it is
-new, may have been used or elsewhere, has not passed what is required now, or
-an operator has it cleaned. ``accept`` takes a GPU with VFs from dirty,
-quarantined or retired to available: guests get its VFs, which are cleaned in
-its place. It is also how an operator takes a new device as clean.
+Not drawn: after a restore of the database from a backup, ``adopt`` takes a
+device in any state to assigned, since its host knows who uses it.
+``distrust`` is for a device that its host must clean before it is offered: it
+is new, may have been used or elsewhere, has not passed what is required now,
+or an operator has it cleaned. ``accept`` is for a new GPU that got VFs, which
+are cleaned in its place, and for an operator who takes a new device as clean.
 
-``enabled`` (set by the operator), ``present`` (seen by the last scan) and
-``health`` (domain.health) are separate facts, not states: disabling or losing
-an assigned device changes neither its state nor its assignment.
+Holds (``domain.hold``), ``present`` (seen by the last scan) and ``health``
+(``domain.health``) are separate facts, not states: none of them changes the
+state of an assigned device, or its assignment.
 """
 
 from __future__ import annotations
@@ -41,6 +34,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import hold
 
 
 class DeviceKind(enum.StrEnum):
@@ -76,30 +70,21 @@ class DeviceState(enum.StrEnum):
     ASSIGNED = 'assigned'
     DIRTY = 'dirty'
     CLEANING = 'cleaning'
-    QUARANTINED = 'quarantined'
-    RETIRED = 'retired'
 
 
 class DeviceEvent(enum.StrEnum):
     """Event that takes a device from one state to another."""
 
     CLAIM = 'claim'
-    SUSPECT = 'suspect'
     ACTIVATE = 'activate'
     ABORT_UNTOUCHED = 'abort_untouched'
-    ABORT_TOUCHED = 'abort_touched'
-    FAULT = 'fault'
     RELEASE = 'release'
     CLEAN = 'clean'
     CLEAN_PASSED = 'clean_passed'
-    CLEAN_FAILED = 'clean_failed'
     CLEAN_INTERRUPTED = 'clean_interrupted'
-    OPERATOR_RELEASE = 'operator_release'
     ACCEPT = 'accept'
     ADOPT = 'adopt'
     DISTRUST = 'distrust'
-    QUARANTINE = 'quarantine'
-    RETIRE = 'retire'
 
 
 _S, _E = DeviceState, DeviceEvent
@@ -107,87 +92,71 @@ _S, _E = DeviceState, DeviceEvent
 TRANSITIONS: Mapping[tuple[DeviceState, DeviceEvent], DeviceState] = (
     types.MappingProxyType({
         (_S.AVAILABLE, _E.CLAIM): _S.PROVISIONING,
-        (_S.AVAILABLE, _E.SUSPECT): _S.QUARANTINED,
+        (_S.AVAILABLE, _E.DISTRUST): _S.DIRTY,
         (_S.PROVISIONING, _E.ACTIVATE): _S.ASSIGNED,
         (_S.PROVISIONING, _E.ABORT_UNTOUCHED): _S.AVAILABLE,
-        (_S.PROVISIONING, _E.ABORT_TOUCHED): _S.DIRTY,
-        (_S.PROVISIONING, _E.FAULT): _S.QUARANTINED,
+        (_S.PROVISIONING, _E.RELEASE): _S.DIRTY,
         (_S.ASSIGNED, _E.RELEASE): _S.DIRTY,
-        (_S.ASSIGNED, _E.FAULT): _S.QUARANTINED,
         (_S.DIRTY, _E.CLEAN): _S.CLEANING,
-        (_S.DIRTY, _E.SUSPECT): _S.QUARANTINED,
+        (_S.DIRTY, _E.ACCEPT): _S.AVAILABLE,
         (_S.CLEANING, _E.CLEAN_PASSED): _S.AVAILABLE,
-        (_S.CLEANING, _E.CLEAN_FAILED): _S.QUARANTINED,
         (_S.CLEANING, _E.CLEAN_INTERRUPTED): _S.DIRTY,
-        (_S.QUARANTINED, _E.OPERATOR_RELEASE): _S.DIRTY,
-        (_S.AVAILABLE, _E.DISTRUST): _S.DIRTY,
-        **{(state, _E.QUARANTINE): _S.QUARANTINED
+        **{(state, _E.ADOPT): _S.ASSIGNED
            for state in (_S.AVAILABLE, _S.DIRTY, _S.CLEANING)},
-        **{(state, _E.RETIRE): _S.RETIRED for state in (
-            _S.AVAILABLE, _S.DIRTY, _S.CLEANING, _S.QUARANTINED)},
-        (_S.RETIRED, _E.OPERATOR_RELEASE): _S.DIRTY,
-        **{(state, _E.ACCEPT): _S.AVAILABLE
-           for state in (_S.DIRTY, _S.QUARANTINED, _S.RETIRED)},
-        **{(state, _E.ADOPT): _S.ASSIGNED for state in _S
-           if state not in (_S.PROVISIONING, _S.ASSIGNED)},
     }))
 
 
+QUARANTINED, RETIRED = 'quarantined', 'retired'
 UNMANAGED, MISSING, DISABLED = 'unmanaged', 'missing', 'disabled'
 UNKNOWN = 'unknown'
 
-SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, UNKNOWN, *DeviceState)
+SHOWN_STATES = (UNMANAGED, MISSING, DISABLED, UNKNOWN, *DeviceState,
+                QUARANTINED, RETIRED)
 
 ASSIGNED_STATES = frozenset({_S.PROVISIONING, _S.ASSIGNED})
 """States in which an active assignment has the device."""
 
-UNCLEAN_STATES = frozenset({_S.DIRTY, _S.CLEANING, _S.QUARANTINED})
+UNCLEAN_STATES = frozenset({_S.DIRTY, _S.CLEANING})
 """States in which nothing proves that a device is clean."""
 
 SHOWN_OF_CHILDREN = (_S.ASSIGNED, _S.PROVISIONING, _S.CLEANING, _S.DIRTY,
-                     _S.QUARANTINED)
+                     QUARANTINED)
 """States of its vGPUs that a GPU shows, the most important one first."""
 
 
 ASKED: Mapping[DeviceEvent, str] = types.MappingProxyType({
     _E.CLAIM: 'assigned to an instance',
-    _E.SUSPECT: 'quarantined',
     _E.ACTIVATE: 'activated',
     _E.ABORT_UNTOUCHED: 'given back',
-    _E.ABORT_TOUCHED: 'given back',
-    _E.FAULT: 'quarantined',
     _E.RELEASE: 'given back',
     _E.CLEAN: 'cleaned',
     _E.CLEAN_PASSED: 'offered again',
-    _E.CLEAN_FAILED: 'quarantined',
     _E.CLEAN_INTERRUPTED: 'cleaned anew',
-    _E.OPERATOR_RELEASE: 'released',
-    _E.ACCEPT: 'released',
+    _E.ACCEPT: 'accepted',
     _E.ADOPT: 'adopted',
-    _E.DISTRUST: 'cleaned',
-    _E.QUARANTINE: 'quarantined',
-    _E.RETIRE: 'retired'})
-"""Participle of each event, for messages: "it cannot be retired"."""
+    _E.DISTRUST: 'cleaned'})
+"""Participle of each event, for messages: "it cannot be cleaned"."""
 
 _COMMAND = '"gpgpu-manage device'
 
-ADVICE: Mapping[DeviceState, str] = types.MappingProxyType({
+ADVICE: Mapping[str, str] = types.MappingProxyType({
     _S.AVAILABLE: f'{_COMMAND} quarantine" or {_COMMAND} set --disable" '
                   f'withholds it, {_COMMAND} clean" has it cleaned',
     _S.PROVISIONING: 'an instance is getting it: wait, or delete its server',
     _S.ASSIGNED: 'migrate or delete the server that has it first',
     _S.DIRTY: f'its host cleans it: wait, or see {_COMMAND} show"',
     _S.CLEANING: f'its host cleans it: wait, or see {_COMMAND} history"',
-    _S.QUARANTINED: f'{_COMMAND} release" has it cleaned and offered, '
-                    f'{_COMMAND} retire" takes it out of the cloud',
-    _S.RETIRED: f'{_COMMAND} release" brings it back after a cleaning, '
-                f'{_COMMAND} replace" accepts another card in its place'})
+    QUARANTINED: f'{_COMMAND} release" has it cleaned and offered, '
+                 f'{_COMMAND} retire" takes it out of the cloud',
+    RETIRED: f'{_COMMAND} release" brings it back after a cleaning, '
+             f'{_COMMAND} replace" accepts another card in its place'})
 """Advice to an operator whose command a device in a state refuses."""
 
 
-def refusal(state: DeviceState, asked: str) -> str:
+def refusal(state: str, asked: str) -> str:
     """Return why something cannot be done to a device in a state.
 
+    :param state: also that of a device that is withdrawn (``own_state``)
     :param asked: what cannot be done, such as ``released``
     """
     already = ' already' if asked == state else ''
@@ -210,28 +179,40 @@ def next_state(state: DeviceState, event: DeviceEvent,
             state=state, event=event) from None
 
 
-def is_claimable(state: str, *, enabled: bool, present: bool,
+def is_claimable(state: str, *, holds: Collection[str], present: bool,
                  managed: bool) -> bool:
     """Return whether a claim may take the device."""
-    return (state == DeviceState.AVAILABLE and enabled and present
+    return (state == DeviceState.AVAILABLE and not holds and present
             and managed)
 
 
-def shown_state(state: str, *, enabled: bool, present: bool,
+def own_state(state: str, holds: Collection[str]) -> str:
+    """Return the state of a device, or the word for what withdraws it.
+
+    An assigned device is assigned, whatever else is wrong with it: the
+    assignment lasts until Nova ends it.
+
+    :param holds: kinds of its holds, and of those of its GPU
+    """
+    return str(state) if state in ASSIGNED_STATES else (
+        hold.shown_as(holds) or str(state))
+
+
+def shown_state(state: str, *, holds: Collection[str], present: bool,
                 managed: bool, children: Collection[str] = (),
                 restored: bool = False) -> str:
     """Return the state that operators see, as one word.
 
-    An assigned device is shown as assigned, whatever else is wrong with it:
-    the assignment lasts until Nova ends it. A retired one is shown as retired.
-
-    :param children: states of its vGPUs
+    :param holds: kinds of its holds, and of those of its GPU
+    :param children: states of its vGPUs (``own_state``)
     :param restored: whether its host has not reported since a restore of the
         database: one that was available then may be assigned
     """
-    if state in ASSIGNED_STATES or state == DeviceState.RETIRED:
-        return str(state)
-    if state == DeviceState.AVAILABLE:
+    own = own_state(state, holds)
+    if own in ASSIGNED_STATES or own == RETIRED:
+        return own
+    is_available = own == DeviceState.AVAILABLE
+    if is_available:
         derived = next(
             (shown for shown in SHOWN_OF_CHILDREN if shown in children),
             None)
@@ -241,8 +222,6 @@ def shown_state(state: str, *, enabled: bool, present: bool,
         return UNMANAGED
     if not present:
         return MISSING
-    if not enabled and state == DeviceState.AVAILABLE:
+    if is_available and hold.HoldKind.DISABLED in holds:
         return DISABLED
-    if restored and state == DeviceState.AVAILABLE:
-        return UNKNOWN
-    return str(state)
+    return UNKNOWN if is_available and restored else own

@@ -40,7 +40,7 @@ class Device:
     :ivar id: stable id
     :ivar parent_id: stable id of a VF's PF or of an mdev row's GPU
     :ivar is_managed: whether it is in a group
-    :ivar withdrawn: whether it is quarantined when its assignment ends
+    :ivar holds: kinds of its holds, and of those of its GPU (domain.hold)
     :ivar vgpu_type: type of the vGPU that exists or may exist; None: none
         exists
     :ivar function: None for an mdev row
@@ -52,10 +52,9 @@ class Device:
     parent_id: str | None = None
     kind: device_rules.DeviceKind = device_rules.DeviceKind.PCI
     state: device_rules.DeviceState = _AVAILABLE
-    enabled: bool = True
+    holds: frozenset[str] = frozenset()
     present: bool = True
     is_managed: bool = True
-    withdrawn: bool = False
     vgpu_type: str | None = None
     placement_id: int | None = None
     function: pci.PCIFunction | None = None
@@ -66,7 +65,7 @@ class Device:
     def is_claimable(self) -> bool:
         """Return whether the device's own state allows claims."""
         return device_rules.is_claimable(
-            self.state, enabled=self.enabled, present=self.present,
+            self.state, holds=self.holds, present=self.present,
             managed=self.is_managed)
 
     @property
@@ -111,9 +110,10 @@ class Device:
         :param children: the device's vGPUs
         """
         return device_rules.shown_state(
-            self.state, enabled=self.enabled, present=self.present,
-            managed=self.is_managed,
-            children=[child.state for child in children])
+            self.state, holds=self.holds, present=self.present,
+            managed=self.is_managed, children=[
+                device_rules.own_state(child.state, child.holds)
+                for child in children])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -62,15 +62,15 @@ _NO_CAPACITY = frozenset({
     NO_CANDIDATE})
 
 
-def of_state(before: str, after: str, *, by_operator: bool) -> EventType:
+def of_state(before: str, after: str) -> EventType:
     """Return which notification a change of a device's state is.
 
-    :param by_operator: an operator made it, perhaps during a cleaning
+    :param before: its state, or the word for what withdraws the device
     """
-    if after != device.DeviceState.QUARANTINED:
+    if after != device.QUARANTINED:
         return EventType.DEVICE_UPDATE
     return (EventType.DEVICE_CLEAN_ERROR
-            if before == device.DeviceState.CLEANING and not by_operator
+            if before == device.DeviceState.CLEANING
             else EventType.DEVICE_QUARANTINE)
 
 

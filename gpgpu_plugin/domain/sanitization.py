@@ -27,8 +27,8 @@ _S, _V = device_rules.DeviceState, ledger.Verdict
 
 _OF_STATE: Mapping[str, str] = {
     _S.AVAILABLE: _AVAILABLE, _S.PROVISIONING: _IN_USE, _S.ASSIGNED: _IN_USE,
-    _S.DIRTY: _SANITIZING, _S.CLEANING: _SANITIZING, _S.QUARANTINED: _ERROR,
-    _S.RETIRED: _DELETED}
+    _S.DIRTY: _SANITIZING, _S.CLEANING: _SANITIZING,
+    device_rules.QUARANTINED: _ERROR, device_rules.RETIRED: _DELETED}
 """Names of the check for shown states; all others are ``maintenance``."""
 
 _OF_VERDICT: Mapping[str, tuple[str, ...]] = {

@@ -92,7 +92,7 @@ STATES: Mapping[str, Mark] = types.MappingProxyType({
         _mark('F', GREEN, _State.AVAILABLE),
         _mark('D', ORANGE, _State.DIRTY),
         _mark('C', YELLOW, _State.CLEANING),
-        _mark('Q', VERMILLION, _State.QUARANTINED),
+        _mark('Q', VERMILLION, device_rules.QUARANTINED),
         _mark('X', GREY, device_rules.DISABLED),
         _mark('M', BLACK, device_rules.MISSING),
         _mark('N', BROWN, device_rules.UNKNOWN),

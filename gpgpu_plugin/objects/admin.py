@@ -183,6 +183,8 @@ class DeviceInfo:
     :ivar shown_state: ``unmanaged``, ``missing`` or ``disabled`` where one of
         them applies to a device that is not assigned, else the state; an
         assigned device that is missing is shown as ``assigned``
+    :ivar holds: why it is not offered, whatever its state is: its holds and
+        those of its GPU, each with its author and its beginning
     :ivar used_by: UUID of the instance that it is assigned to
     :ivar project_id: project of that instance
     :ivar kind: ``pci`` or ``mdev``
@@ -210,6 +212,7 @@ class DeviceInfo:
     shown_state: str
     enabled: bool
     present: bool
+    holds: tuple[str, ...] = ()
     used_by: str | None = None
     project_id: str | None = None
     vendor: str | None = None
@@ -243,6 +246,30 @@ class DeviceInfo:
     def marker(self) -> str:
         """Marker of the rows after this one."""
         return self.uuid
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HoldInfo:
+    """A hold of a device (domain.hold).
+
+    :ivar device: UUID of the device
+    :ivar since: when it began, ISO 8601, UTC
+    :ivar actor: operator who set it; None: a conductor did
+    """
+
+    id: int
+    host: str
+    address: str
+    device: str
+    kind: str
+    since: str
+    actor: str | None
+    reason: str | None
+
+    @property
+    def marker(self) -> str:
+        """Marker of the rows after this one."""
+        return str(self.id)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,8 @@ _OF_HOST = frozenset((
     'group_links_set'))
 _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
-    'assignment_end', 'device_set', 'device_release', 'device_quarantine',
-    'device_clean', 'device_accept', 'device_retire', 'device_replace',
+    'assignment_end', 'hold_add', 'hold_remove', 'device_clean',
+    'device_accept', 'device_replace',
     'usage_mark_exported', 'repair_database', 'repair_hosts'))
 
 

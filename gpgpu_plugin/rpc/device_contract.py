@@ -19,19 +19,50 @@ _Context = gpgpu_context.RequestContext
 class Devices(typing.Protocol):
     """Methods for operators: devices that are faulty, suspect or exchanged."""
 
+    @caller.operators()
+    def hold_list(self, ctxt: _Context, *, host: str | None,
+                  kind: str | None, limit: int, marker: str | None,
+                  ) -> tuple[admin.HoldInfo, ...]:
+        """Return a page of holds, the oldest first.
+
+        :param kind: a domain.hold.HoldKind
+        :param limit: as for vgpu_type_list
+        :param marker: id of the hold before the first one
+        :raises NotFound: no such host
+        :raises Invalid: there is no such kind, or the marker is no number
+        """
+
     @caller.operators(once=True)
-    def device_quarantine(self, ctxt: _Context, *, device: str, reason: str,
-                          ) -> admin.DeviceInfo:
-        """Withdraw a device; of a GPU that has VFs, all of these.
+    def hold_add(self, ctxt: _Context, *, device: str, kind: str,
+                 reason: str | None) -> admin.DeviceInfo:
+        """Hold a device; a GPU with its VFs and the vGPUs on it.
 
-        An assigned one stays assigned, and is quarantined when its assignment
-        ends.
+        An assigned one stays assigned. A retired one leaves lists, offers and
+        counts, and stays retired if its host reports it again.
 
-        :param reason: one line
+        :param kind: one of domain.hold.BY_OPERATORS
+        :param reason: one line; a quarantine needs one
         :raises NotFound: no device has this UUID
-        :raises Invalid: the reason is empty or has several lines
+        :raises Invalid: the reason is empty or has several lines, or operators
+            set no such kind
         :raises Conflict: the device is quarantined or retired already, or is
-            an mdev row
+            an mdev row; or it is to be retired, and an instance has the GPU
+            or a vGPU of it, or it is a VF
+        """
+
+    @caller.operators(once=True)
+    def hold_remove(self, ctxt: _Context, *, device: str,
+                    kinds: Sequence[str]) -> admin.DeviceInfo:
+        """Remove holds of a device; it is cleaned if one withdrew it.
+
+        A GPU stands for its VFs.
+
+        :param kinds: each a domain.hold.HoldKind
+        :raises NotFound: no device has this UUID
+        :raises Invalid: there is no such kind
+        :raises Conflict: the device has no such hold, a guest has a vGPU on
+            it, another card has the place of a retired one, or it is an mdev
+            row
         """
 
     @caller.operators(once=True)
@@ -55,22 +86,8 @@ class Devices(typing.Protocol):
         :param devices: UUIDs; a GPU that has VFs stands for these
         :param reason: one line
         :raises NotFound: the host has no device with one of these UUIDs
-        :raises Invalid: as for device_quarantine, or no device is named
+        :raises Invalid: as for hold_add, or no device is named
         :raises Conflict: a device is not dirty, not new or an mdev row
-        """
-
-    @caller.operators(once=True)
-    def device_retire(self, ctxt: _Context, *, device: str,
-                      reason: str | None) -> admin.DeviceInfo:
-        """Take a GPU with its VFs out of lists, offers and counts.
-
-        If its host reports it again, it stays retired.
-
-        :param reason: one line
-        :raises NotFound: no device has this UUID
-        :raises Invalid: as for device_quarantine
-        :raises Conflict: an instance has the GPU or a vGPU of it, or it is
-            retired already, or is a VF or an mdev row
         """
 
     @caller.operators(once=True)

@@ -163,20 +163,22 @@ class OperatorAPI(conductor_client.ConductorClient):
     def device_show(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_show, ctxt, device=device)
 
-    def device_set(self, ctxt: _Context, device: str, *,
-                   enabled: bool) -> admin.DeviceInfo:
-        return self._call(
-            _Conductor.device_set, ctxt, device=device, enabled=enabled)
+    def hold_list(self, ctxt: _Context, host: str | None = None,
+                  kind: str | None = None, limit: int | None = None,
+                  marker: str | None = None) -> tuple[admin.HoldInfo, ...]:
+        return pages.collect(lambda limit, marker: self._call(
+            _Conductor.hold_list, ctxt, host=host, kind=kind, limit=limit,
+            marker=marker), limit, marker)
 
-    def device_release(self, ctxt: _Context, device: str, *,
-                       actor: str) -> admin.DeviceInfo:
-        return self._call(
-            _Conductor.device_release, ctxt, device=device, actor=actor)
+    def hold_add(self, ctxt: _Context, device: str, kind: str,
+                 reason: str | None = None) -> admin.DeviceInfo:
+        return self._call(_Conductor.hold_add, ctxt, device=device,
+                          kind=kind, reason=reason)
 
-    def device_quarantine(self, ctxt: _Context, device: str,
-                          reason: str) -> admin.DeviceInfo:
+    def hold_remove(self, ctxt: _Context, device: str,
+                    kinds: Sequence[str]) -> admin.DeviceInfo:
         return self._call(
-            _Conductor.device_quarantine, ctxt, device=device, reason=reason)
+            _Conductor.hold_remove, ctxt, device=device, kinds=kinds)
 
     def device_clean(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         return self._call(_Conductor.device_clean, ctxt, device=device)
@@ -185,11 +187,6 @@ class OperatorAPI(conductor_client.ConductorClient):
                       reason: str) -> tuple[admin.DeviceInfo, ...]:
         return self._call(
             _Conductor.device_accept, ctxt, devices=devices, reason=reason)
-
-    def device_retire(self, ctxt: _Context, device: str,
-                      reason: str | None = None) -> admin.DeviceInfo:
-        return self._call(
-            _Conductor.device_retire, ctxt, device=device, reason=reason)
 
     def device_replace(self, ctxt: _Context,
                        device: str) -> admin.DeviceInfo:

@@ -264,27 +264,3 @@ class Operators(typing.Protocol):
         :raises NotFound: no device has this UUID
         """
 
-    @caller.operators(once=True)
-    def device_set(self, ctxt: _Context, *, device: str, enabled: bool,
-                   ) -> admin.DeviceInfo:
-        """Enable or disable a device; an assigned one stays assigned.
-
-        A GPU that has VFs stands for these, too.
-
-        :raises NotFound: no device has this UUID
-        :raises Conflict: the device is an mdev row, not a GPU or VF
-        """
-
-    @caller.operators(once=True)
-    def device_release(self, ctxt: _Context, *, device: str, actor: str,
-                       ) -> admin.DeviceInfo:
-        """Clean a quarantined or retired device, and offer it again.
-
-        Of an assigned one, the quarantine that is yet to come is taken back. A
-        GPU that has VFs stands for these, too.
-
-        :param actor: who has it cleaned, for the ledger
-        :raises NotFound: no device has this UUID
-        :raises Conflict: the device is in no such state, a guest has a vGPU on
-            it, or another card has the place of a retired one
-        """

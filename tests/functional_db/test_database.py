@@ -396,7 +396,7 @@ class RetireBesideClaim(base.ConductorTestCase):
             ('claim', exception.ClaimDenied,
              lambda: self.boot(instance=f'i{number}')),
             ('retire', exception.Conflict,
-             lambda: retirement.retire(self.db, device, None)))]
+             lambda: retirement.retire(self.db, device, None, 'op')))]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -448,7 +448,8 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
                           'nova_not_examined': 'found'}, found.outcomes())
         self.assertEqual(doctor.NOT_EXAMINED, found.code)
         self.sql(sa.insert(models.Host).values(
-            name='gone', node='gone', node_uuid=str(uuid.uuid4())))
+            name='gone', node='gone', node_uuid=str(uuid.uuid4()),
+            session_began_at=clocks.now(), plugin_version='1', heard_at=0))
         self.made.append('host_without_service')
         self.left.append('host_without_service')
         # For the host that is gone, alone: others may need longer.
@@ -464,9 +465,11 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         """Make drifts that nothing undoes."""
         assigned = self.assignment(self.whole)
         free = self.free()
-        self.sql(sa.update(models.Device).where(
-            models.Device.address == free['address'])
-            .values(state='quarantined', reason='made'))
+        self.sql(sa.insert(models.Hold).from_select(
+            ['device_id', 'kind', 'reason', 'since'],
+            sa.select(models.Device.id, sa.literal('failed'),
+                      sa.literal('made'), sa.literal(clocks.now())).where(
+                models.Device.address == free['address'])))
         self.unplug('gpu1', assigned.address)
         self._assign_twice(assigned.uuid)
         found = self.doctor('--host', 'gpu1').outcomes()

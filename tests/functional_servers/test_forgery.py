@@ -356,10 +356,10 @@ class ForgeryTest(base.ConductorTestCase):
         api = conductor_api.ConductorAPI(
             self.conf, self.transport, caller=Kind.OPERATOR)
         [device, *_] = api.device_list(context.admin(), host='h2')
-        api.device_set(context.admin(), device.uuid, enabled=False)
-        copies = self.consumed(channel, queue, 'device_set')
+        api.hold_add(context.admin(), device.uuid, 'disabled')
+        copies = self.consumed(channel, queue, 'hold_add')
         self.assertEqual(1, len(copies))
-        api.device_set(context.admin(), device.uuid, enabled=True)
+        api.hold_remove(context.admin(), device.uuid, ['disabled'])
         for place in (self.topic(Kind.OPERATOR), self.topic(Kind.HOST)):
             channel.basic_publish(copies[0], '', place)
         self.assertTrue(patience.wait_until(lambda: self.refusals() >= 2))
@@ -385,7 +385,7 @@ class ForgeryTest(base.ConductorTestCase):
                     executed.append(method)
         for method in ('report', 'activate', 'release', 'confirm_migration',
                        'clean_finished', 'variant_set', 'vgpu_type_set',
-                       'device_set', 'host_drain', 'host_takeover'):
+                       'hold_add', 'host_drain', 'host_takeover'):
             self.assertIn(method, executed)
 
     # -- the broker by hand -------------------------------------------------

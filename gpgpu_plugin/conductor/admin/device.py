@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import withdrawal
@@ -20,11 +22,13 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin as objects
@@ -63,9 +67,9 @@ def list_all(db: api.Database, host: str | None = None,
             limit=pages.size(limit), marker=marker)
         partitions = _all_partitions(session, [
             device.row for device in found])
-        reasons = _reasons(session, found)
+        reasons, held = _reasons(session, found), _holds(session, found)
         return tuple(dataclasses.replace(
-            _info(device, states, reasons),
+            _info(device, states, reasons, held),
             link_partitions=partitions.get(device.row.id, ()))
             for device in found)
 
@@ -109,7 +113,7 @@ def show(db: api.Database, uuid: str, *,
         before = device_db.replaced(session, found.row)
         return dataclasses.replace(
             _info(found, host_states.HostStates(session, silent_after),
-                  _reasons(session, [found])),
+                  _reasons(session, [found]), _holds(session, [found])),
             replaces=before.uuid if before else None,
             link_partitions=_all_partitions(
                 session, [found.row]).get(found.row.id, ()))
@@ -144,22 +148,36 @@ def _reasons(session: orm.Session,
     }
 
 
+_Holds = Mapping[int, Sequence[models.Hold]]
+
+
+def _holds(session: orm.Session,
+           devices: Iterable[device_list.ListedDevice]) -> _Holds:
+    """Return the holds of devices and of their GPUs, by the id of each."""
+    return hold_db.of_devices(session, {
+        id for device in devices
+        for id in (device.row.id, device.row.parent_id) if id is not None})
+
+
 def _info(device: device_list.ListedDevice, states: host_states.HostStates,
-          reasons: Mapping[str, str]) -> objects.DeviceInfo:
+          reasons: Mapping[str, str], held: _Holds) -> objects.DeviceInfo:
     row = device.row
+    found = [*held.get(row.id, ()), *held.get(row.parent_id or 0, ())]
     function = device_db.pci_function(row)
     return objects.DeviceInfo(
         uuid=row.uuid, host=device.host,
         # A retired one may have given up its place.
-        stable_id=(function.id if row.state == device_rules.DeviceState.RETIRED
+        stable_id=(function.id if device.own_state == device_rules.RETIRED
                    else row.stable_id),
-        address=row.address, state=row.state, variant=device.variant,
-        shown_state=device.shown_state, enabled=row.enabled, kind=row.kind,
+        address=row.address, state=device.own_state, variant=device.variant,
+        shown_state=device.shown_state, kind=row.kind,
+        enabled=all(held.kind != hold.HoldKind.DISABLED for held in found),
+        holds=tuple(_text(held) for held in found),
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
         used_by=device.used_by, project_id=device.project_id,
         type=device.type, replaced_by=row.replaced_by,
         companions=function.companions,
-        reason=(reasons.get(row.uuid) or _reason(row, device.host)
+        reason=(_reason(row, device.host, found, reasons.get(row.uuid))
                 or function.fault),
         generation=row.generation,
         health=row.health, health_reason=row.health_reason,
@@ -167,24 +185,35 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         **{name: getattr(function, name) for name in _OF_FUNCTION})
 
 
-def _reason(row: models.Device, host_name: str) -> str | None:
-    """Return why a device is retired or quarantined, will be, or is not used.
+def _text(held: models.Hold) -> str:
+    """Return a hold in words, with its author and its beginning."""
+    return (f'{held.kind} since {hold_db.at(held)}'
+            + (f' by {held.actor}' if held.actor else '')
+            + (f': {held.reason}' if held.reason else ''))
+
+
+def _reason(row: models.Device, host_name: str,
+            held: Sequence[models.Hold], other: str | None) -> str | None:
+    """Return why a device is held, waits or is not used.
+
+    :param held: its holds, and those of its GPU
+    :param other: another reason, such as vGPUs that others made
     """
+    reasons = list(map(hold_db.text, held))
+    if row.awaits_replacement:
+        reasons.append('the next card in its place replaces it')
+    if any(reasons):
+        return '; '.join(filter(None, reasons))
+    if other is not None:
+        return other
     if device_db.waits_for_vfs(row):
         return withdrawal.waits_for_vfs(host_name, row)
-    if row.awaits_replacement:
-        return '; '.join(filter(None, (
-            row.reason, 'the next card in its place replaces it')))
-    if row.state in (device_rules.DeviceState.QUARANTINED,
-                     device_rules.DeviceState.RETIRED):
-        return row.reason
-    return (row.withdrawn or row.swapped or row.reason
-            or recleaning.first_reason(row))
+    return row.reason or recleaning.first_reason(row)
 
 
-def set_(db: api.Database, uuid: str, *,
-         enabled: bool) -> objects.DeviceInfo:
-    """Enable or disable claims of a device (ConductorAPI.device_set).
+def set_(db: api.Database, uuid: str, actor: str, *, enabled: bool,
+         reason: str | None = None) -> objects.DeviceInfo:
+    """Enable or disable claims of a device (Conductor.hold_add).
 
     A GPU that has VFs stands for these, too: they may have a variant of their
     own.
@@ -195,14 +224,16 @@ def set_(db: api.Database, uuid: str, *,
         host, device = device_db.lock(session, host_id, uuid)
         withdrawal.check_no_mdev(
             host, device, 'enabled' if enabled else 'disabled')
-        changed = [part for part in (device, *withdrawal.vfs(
-            withdrawal.children(session, device)))
-            if part.enabled != enabled]
-        for part in changed:
-            part.enabled = enabled
+        kind = hold.HoldKind.DISABLED
+        # A VF may have been disabled by itself.
+        changed = [part for part in device_db.with_vfs(session, device)
+                   if holds.remove(session, host, part, [kind], actor)] if (
+            enabled) else [device] if (
+            holds.add(session, host, device, kind, reason, actor)) else []
         withdrawal.record(
-            session, host, 'enable' if enabled else 'disable', changed)
+            session, host, 'enable' if enabled else 'disable', changed,
+            reason)
         found = device_list.get(session, uuid)
         return _info(found, host_states.HostStates(session, None),
-                     {})
+                     {}, _holds(session, [found]))
     return db.write(work)

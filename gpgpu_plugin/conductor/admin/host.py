@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -24,11 +25,13 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import first_cleaning
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import admin as objects
 
@@ -205,10 +208,12 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
                    'until "gpgpu-manage host list" does not show it as '
                    'restored, or start its nova-compute. Or use --force if '
                    'the GPUs are gone')
+    kinds = hold_db.kinds_of_hosts(session, [host.id])
     withheld = [
         f'{device.address} ({device.uuid}) is {reason}'
         for device in device_db.of_hosts(session, [host.id])
-        if (reason := _withheld(device)) is not None]
+        if (reason := _withheld(
+            device, kinds.get(device.id, ()))) is not None]
     if not withheld:
         return
     named = withheld[:_NAMED]
@@ -223,15 +228,20 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
                f'they may be offered')
 
 
-def _withheld(device: models.Device) -> str | None:
-    """Return why a device is not offered that a scan would find again."""
-    if device.state == device_rules.DeviceState.QUARANTINED or (
-            # It may return with VFs, and nobody would know of its use.
-            device.parent_id is None
+def _withheld(device: models.Device, kinds: Collection[str]) -> str | None:
+    """Return why a device is not offered that a scan would find again.
+
+    :param kinds: of its holds
+    """
+    withdrawn = hold.shown_as(kinds)
+    if withdrawn == device_rules.RETIRED:
+        return withdrawn if (
+            device.present and device.parent_id is None) else None
+    if withdrawn is not None:
+        return withdrawn
+    # It may return with VFs, and nobody would know of its use.
+    if (device.parent_id is None
             and device.state in device_rules.UNCLEAN_STATES
             and device.cleaned_steps is not None):
         return device.state
-    if device.state == device_rules.DeviceState.RETIRED:
-        return device.state if (
-            device.present and device.parent_id is None) else None
-    return None if device.enabled else device_rules.DISABLED
+    return device_rules.DISABLED if kinds else None

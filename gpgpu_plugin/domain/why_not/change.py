@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_mod
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain.why_not import host as host_mod
 
@@ -79,16 +80,19 @@ def _waiting(host: host_mod.Host) -> list[str]:
     # Only a nova-compute that calls cleans anything.
     if host.state is host_state.HostState.SILENT:
         return []
-    return _devices(host, lambda device: device.state in _UNCLEAN)
+    return _devices(host, lambda device: (
+        device.state in _UNCLEAN
+        and hold.WITHDRAWING.isdisjoint(device.holds)))
 
 
 def _quarantined(host: host_mod.Host) -> list[str]:
     return _devices(host, lambda device: (
-        device.state is _State.QUARANTINED or device.withdrawn))
+        not hold.WITHDRAWING.isdisjoint(device.holds)))
 
 
 def _disabled(host: host_mod.Host) -> list[str]:
-    return _devices(host, lambda device: not device.enabled)
+    return _devices(host, lambda device: (
+        hold.HoldKind.DISABLED in device.holds))
 
 
 def _disabled_types(host: host_mod.Host) -> list[str]:
@@ -154,16 +158,18 @@ def _group_after(group: group_mod.GroupCapacity, subjects: _Subjects,
 
 def _device_after(device: group_mod.Device, subjects: _Subjects,
                   moved: Collection[str]) -> group_mod.Device:
-    state = device.state
-    if device.id in moved:
-        state = _State.QUARANTINED if device.withdrawn else _State.AVAILABLE
-    if ((state in _UNCLEAN and device.id in subjects[ChangeKind.WAIT])
-            or (state is _State.QUARANTINED
-                and device.id in subjects[ChangeKind.REPAIR])):
+    state, holds = device.state, set(device.holds)
+    if device.id in subjects[ChangeKind.REPAIR]:
+        holds -= hold.WITHDRAWING
+    if device.id in subjects[ChangeKind.ENABLE]:
+        holds -= {hold.HoldKind.DISABLED}
+    # What was withdrawn is cleaned with its repair.
+    if device.id in moved or (state in _UNCLEAN and (
+            device.id in subjects[ChangeKind.WAIT]
+            or device.id in subjects[ChangeKind.REPAIR])):
         state = _State.AVAILABLE
     is_free = state is _State.AVAILABLE and state is not device.state
     return dataclasses.replace(
-        device, state=state,
-        enabled=device.enabled or device.id in subjects[ChangeKind.ENABLE],
+        device, state=state, holds=frozenset(holds),
         vgpu_type=None if is_free else device.vgpu_type,
         placement_id=None if is_free else device.placement_id)

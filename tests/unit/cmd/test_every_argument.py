@@ -71,6 +71,12 @@ UNKNOWN = {
         ('--variant H100 --vgpu-type T9 f1', 'vGPU type H100/T9'),
         ('--variant H100 f9', 'flavor f9: No Flavor found for f9')),
     'flavor unset': (('f9', 'flavor f9: No Flavor found for f9'), ),
+    'hold add': [(f'{words} --kind disabled', text)
+                 for words, text in _DEVICE],
+    'hold list': (('--host h9', _HOST),
+                  ('--marker x', 'the number of a hold')),
+    'hold remove': [(f'{words} --kind disabled', text)
+                    for words, text in _DEVICE],
     'group links': (('h9 H100', _HOST),
                     ('h1 V9', 'group V9 on h1 (known there: H100)')),
     'group list': (('--host h9', _HOST), ('--variant V9', _VARIANT),

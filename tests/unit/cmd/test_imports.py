@@ -36,6 +36,7 @@ IMPORTS = {
     'doctor': RPC | {'keystoneauth1', 'openstack'},
     'flavor_set': RPC | {'keystoneauth1', 'openstack'},
     'group': RPC,
+    'hold': RPC,
     'host': RPC,
     'key': RPC | {'alembic', 'oslo_db', 'sqlalchemy'},
     'ledger': RPC,

@@ -16,7 +16,7 @@ class AllocationRemovalTest(base.ComputeTestCase):
         # Placement is to show three devices less, at once or later.
         for device in self.api.device_list(
                 context.admin(), variant='H100')[5:]:
-            self.api.device_set(context.admin(), device.uuid, enabled=False)
+            self.api.hold_add(context.admin(), device.uuid, 'disabled')
         self.boot(2)
         self.client.allocations['m1'] = {self.provider: {}}
         self.tracker.refresh()

@@ -99,7 +99,7 @@ class RunOnceTest(base.ComputeTestCase):
 
     def test_refresh(self):
         device = self.api.device_list(context.admin(), variant='H100')[0]
-        self.api.device_set(context.admin(), device.uuid, enabled=False)
+        self.api.hold_add(context.admin(), device.uuid, 'disabled')
         self.tracker.run_once()
         self.assertEqual((8, 0), self.placement())
         self.tracker.refresh()
@@ -127,10 +127,11 @@ class RunOnceTest(base.ComputeTestCase):
             self.tracker.refresh()
             self.tracker.run_once()
             device = self.api.device_list(context.admin(), variant='H100')[0]
-            for enabled, reserved in ((False, 1), (True, 0)):
-                with self.subTest(deletion=number, enabled=enabled):
-                    self.api.device_set(
-                        context.admin(), device.uuid, enabled=enabled)
+            for call, kind, reserved in (
+                    (self.api.hold_add, 'disabled', 1),
+                    (self.api.hold_remove, ['disabled'], 0)):
+                with self.subTest(deletion=number, kind=kind):
+                    call(context.admin(), device.uuid, kind)
                     self.tracker.refresh()
                     self.tracker.run_once()
                     self.assertEqual((8, reserved), self.placement())

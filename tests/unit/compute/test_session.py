@@ -226,7 +226,7 @@ class DigestTest(SessionCase):
         device = device_admin.list_all(
             self.conductor.db, variant='H100')[0]
         # As the conductor does, without the message that follows.
-        device_admin.set_(self.conductor.db, device.uuid, enabled=False)
+        device_admin.set_(self.conductor.db, device.uuid, 'op', enabled=False)
         self.tracker.run_once()
         self.assertEqual((8, 0), self.placement())
         self.seconds += 450

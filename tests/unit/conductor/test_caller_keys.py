@@ -202,12 +202,13 @@ class SignedCallsTest(base.ConductorTestCase):
         device = self.api.device_list(context.admin())[0]
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.conductor.cleaning.operator_release',
-            lambda db, device, actor: found.append(actor) or 'h1'))
+            lambda db, device, actor, kinds: found.append(actor) or 'h1'))
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.conductor.admin.device.show',
             lambda db, uuid: device))
-        self.api.device_release(context.admin(), 'd1', actor='me@here')
-        self.assertEqual(['me@here (key of operator root)'], found)
+        self.api.hold_remove(
+            context.admin(), 'd1', ['failed'])
+        self.assertEqual(['unknown (key of operator root)'], found)
 
     def test_change_is_executed_by_one_of_two_conductors(self):
         key = self.signing.make(Kind.OPERATOR, 'root')

@@ -175,7 +175,7 @@ class ClaimTest(base.ConductorTestCase):
 
     def test_disabled_missing_and_unmanaged_are_never_given(self):
         devices = device_admin.list_all(self.db)
-        device_admin.set_(self.db, devices[0].uuid, enabled=False)
+        device_admin.set_(self.db, devices[0].uuid, 'op', enabled=False)
         base.hosts.store(self.db, base.scan(
             gpu for gpu in base.EIGHT if gpu.id != devices[1].stable_id))
         given = {assignment.device_uuid

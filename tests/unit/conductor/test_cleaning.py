@@ -82,7 +82,8 @@ class VFsRefusedTest(CleaningCase):
         self.start(task)
         self.assertEqual((task.stable_id,), self.refused(task.stable_id))
         self.finish(task, results=cleaned.failed('looked at'))
-        self.assertEqual('quarantined', self.row(task).state)
+        self.assertEqual('quarantined', device_admin.show(
+            self.db, task.device_uuid).state)
         self.assertEqual((task.stable_id,), self.refused(task.stable_id))
         cleaning.operator_release(self.db, task.device_uuid, 'admin')
         self.clean_all()
@@ -400,8 +401,8 @@ class FinishedTest(CleaningCase):
         """Finish with steps that passed; return state and reason."""
         self.start(task)
         self.finish(task, results=cleaned.results(steps))
-        row = self.row(task)
-        return row.state, row.reason
+        shown = device_admin.show(self.db, task.device_uuid)
+        return shown.state, shown.reason
 
     def test_conductor_judges_by_the_policy_not_the_host(self):
         """A host without the step, such as an older one, proves nothing."""
@@ -431,7 +432,8 @@ class FinishedTest(CleaningCase):
         self.set_variant(cleaning_policy='scrub', memory_mib=81920)
         self.start(task)
         self.finish(task, results=cleaned.failed('looked at'))
-        self.assertEqual('quarantined', self.row(task).state)
+        self.assertEqual('quarantined', device_admin.show(
+            self.db, task.device_uuid).state)
 
     def waiting(self):
         """Return a device of whose memory the policy says nothing."""

@@ -149,7 +149,7 @@ class FindTest(ExactCase):
         self.refused('exact_device_unknown', devices=('h9 0000:00:00.0',))
 
     def test_disabled_device_and_drained_host_are_refused(self):
-        device_admin.set_(self.db, self.uuid(0), enabled=False)
+        device_admin.set_(self.db, self.uuid(0), 'op', enabled=False)
         self.assertIn('disabled', self.refused('exact_device_unavailable', 0))
         host_admin.drain(self.db, 'h1', draining=True)
         self.refused('host_draining', 1)

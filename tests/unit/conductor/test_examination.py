@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import examination
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.doctor import drift
@@ -53,8 +54,7 @@ class RepairTest(ExaminationCase):
             models.Device.uuid == device_uuid).values(state=state))
 
     def state(self, device_uuid):
-        return self.sql(sa.select(models.Device.state).where(
-            models.Device.uuid == device_uuid)).scalar()
+        return device_admin.show(self.db, device_uuid).state
 
     def free(self):
         return self.sql(sa.select(models.Device.uuid).where(
@@ -84,7 +84,7 @@ class RepairTest(ExaminationCase):
         self.check_repaired('capacity_wrong')
 
     def test_assigned_device_in_another_state_is_assigned_again(self):
-        for state in ('dirty', 'cleaning', 'quarantined'):
+        for state in ('dirty', 'cleaning'):
             self.set_state(self.assignment.device_uuid, state)
             [found] = self.drifts()
             self.assertTrue(self.repair(found))

@@ -147,28 +147,20 @@ class BetweenGuestsTest(ExchangeCase):
         self.assertEqual(['quarantined'], self.verdicts())
         self.accept()
 
-    def test_cleaning_that_passes_does_not_accept_the_gpu(self):
+    def test_cleaning_that_runs_has_no_verdict_any_more(self):
         [task] = self.dirty()
         self.start(task)
         self.report(dsn=OTHER)
-        self.assertEqual('cleaning', self.device().state)
         # Its driver of the host does not get it.
-        self.assertIn('dsn was', cleaning.failure(
-            self.db, task.device_uuid, task.token,
-            cleaned.results(task.steps)))
-        self.finish(task)
+        self.assertRaises(
+            exception.Conflict, cleaning.failure, self.db, task.device_uuid,
+            task.token, cleaned.results(task.steps))
+        self.assertRaises(exception.Conflict, self.finish, task)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertRaises(exception.Conflict, self.start, task)
         self.assert_quarantined('dsn was')
-        self.assertEqual(['failed'], self.verdicts())
+        self.assertEqual(['quarantined'], self.verdicts())
         self.accept()
-
-    def test_cleaning_that_is_interrupted_does_not_accept_the_gpu(self):
-        [task] = self.dirty()
-        cleaning.started(self.db, task.device_uuid, task.token, 'a1')
-        self.report(dsn=OTHER)
-        [task] = cleaning.tasks(self.db, 'h1')
-        cleaning.started(self.db, task.device_uuid, task.token, 'a2')
-        self.finish(task, 'a2')
-        self.assert_quarantined('dsn was')
 
     def test_available_gpu_is_never_offered(self):
         self.report(dsn=OTHER)
@@ -299,14 +291,13 @@ class MdevTest(ExchangeCase):
                     gpu.stable_id, number)).state = state
         self.db.write(add)
         self.report(dsn=OTHER)
-        with self.db.reader() as session:
-            self.assertEqual(
-                [('pci', 'quarantined', True), ('mdev', 'assigned', True),
-                 # It stands for nothing on the card.
-                 ('mdev', 'available', False)],
-                [(row.kind, row.state, row.swapped is not None)
-                 for row in session.scalars(sa.select(
-                     models.Device).order_by(models.Device.stable_id))])
+        found = device_admin.list_all(self.db)
+        self.assertEqual(
+            [('pci', 'quarantined'), ('mdev', 'assigned'),
+             ('mdev', 'quarantined')],
+            [(device.kind, device.state) for device in found])
+        for device in found:
+            self.assertIn(f'is {OTHER}', device.reason)
 
 
 class FakeMachineTest(ExchangeCase):

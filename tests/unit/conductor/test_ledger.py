@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -306,7 +307,8 @@ class SettingsTest(LedgerCase):
             f'passed found: '
             f'option_rom_sha256 was aa, is bb; vendor of {task.stable_id} was '
             f'10de, is 1234', found['reason'])
-        self.assertEqual('quarantined', self.row(task).state)
+        self.assertEqual('quarantined', device_admin.show(
+            self.db, task.device_uuid).state)
 
     def test_host_learns_that_settings_differ_before_it_is_recorded(self):
         [task] = self.dirty()

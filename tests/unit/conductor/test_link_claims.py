@@ -213,7 +213,7 @@ class LinkClaimTest(LinkCase):
             if generator.random() < .3:
                 device = generator.choice(device_admin.list_all(self.db))
                 device_admin.set_(
-                    self.db, device.uuid, enabled=not device.enabled)
+                    self.db, device.uuid, 'op', enabled=not device.enabled)
             asked = self.request(
                 generator.choice([1, 2, 3, 4, 8]), f'i{step}',
                 topology=generator.choice(list(request.Topology)))
@@ -231,7 +231,7 @@ class LinkClaimTest(LinkCase):
         for guest in guests:
             self.end(guest)
         for device in device_admin.list_all(self.db):
-            device_admin.set_(self.db, device.uuid, enabled=True)
+            device_admin.set_(self.db, device.uuid, 'op', enabled=True)
 
 
 class WithoutFabricTest(LinkCase):

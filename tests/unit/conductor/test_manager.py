@@ -280,7 +280,8 @@ class AuthorTest(ManagerCase):
     def test_events_of_an_operators_calls_name_the_operator(self):
         self.ctxt = context.admin().of_actor('root@control')
         [device, *_] = device_admin.list_all(self.db)
-        self.call(CONTRACT.device_set, device=device.uuid, enabled=False)
+        self.call(CONTRACT.hold_add, device=device.uuid, kind='disabled',
+                  reason=None)
         self.call(CONTRACT.variant_create, variant=admin.VariantInfo(
             name='other', vendor='10de', device='1eb8'))
         self.call(CONTRACT.group_set, host='h1', variant='H100',
@@ -421,7 +422,8 @@ class OperatorTest(ManagerCase):
     def test_device_that_is_disabled_refreshes_its_host(self):
         device = device_admin.list_all(self.db)[0]
         shown = self.call(
-            CONTRACT.device_set, device=device.uuid, enabled=False)
+            CONTRACT.hold_add, device=device.uuid, kind='disabled',
+            reason=None)
         self.assertFalse(shown.enabled)
         self.assertEqual(['h1'], self.compute.refreshed)
 
@@ -470,16 +472,16 @@ class DeviceReleaseTest(ManagerCase):
         self.release(base.uuids(self.boot(1)))
         self.clean_all(passed=False)
         [device] = device_admin.list_all(self.db, state='quarantined')
-        shown = self.call(CONTRACT.device_release, device=device.uuid,
-                          actor='op@c1')
+        shown = self.call(CONTRACT.hold_remove, device=device.uuid,
+                          kinds=['failed'])
         self.assertEqual(('dirty', None), (shown.state, shown.reason))
         self.assertEqual(['h1'], self.compute.refreshed)
         self.assertEqual(1, len(cleaning.tasks(self.db, 'h1')))
 
     def test_device_that_is_available_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
-        self.refused(exception.Conflict, CONTRACT.device_release,
-                     device=device.uuid, actor='op@c1')
+        self.refused(exception.Conflict, CONTRACT.hold_remove,
+                     device=device.uuid, kinds=['failed', 'retired'])
         self.assertEqual([], self.compute.refreshed)
 
 

@@ -264,7 +264,7 @@ class MoveMachine(RuleBasedStateMachine):
     def retire(self, host):
         for device in self.present(host):
             if device.parent is None and device.state != 'retired':
-                retirement.retire(self.db, device.uuid, None)
+                retirement.retire(self.db, device.uuid, None, 'op')
 
     @rule(host=HOSTS)
     @precondition(lambda self: len(self.on) < len(PLACES))

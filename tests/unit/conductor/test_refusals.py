@@ -62,9 +62,9 @@ class RefusalsTest(base.ConductorTestCase):
         self.clean_all()
         [free] = [device.uuid for device in device_admin.list_all(self.db)
                   if device.state == 'available']
-        device_admin.set_(self.db, free, enabled=False)
+        device_admin.set_(self.db, free, 'op', enabled=False)
         self.denied(1, 'i2')
-        device_admin.set_(self.db, free, enabled=True)
+        device_admin.set_(self.db, free, 'op', enabled=True)
         self.assertEqual(1, len(self.ask(1, 'i2').assignments))
 
     def test_instance_that_has_them_gets_its_devices(self):

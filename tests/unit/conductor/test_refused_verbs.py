@@ -9,8 +9,10 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -21,9 +23,10 @@ VERBS = {
     'cleaned': lambda db, uuid: withdrawal.clean(db, uuid, OPERATOR),
     'released': lambda db, uuid: cleaning.operator_release(
         db, uuid, OPERATOR),
-    'retired': lambda db, uuid: retirement.retire(db, uuid, None),
+    'retired': lambda db, uuid: retirement.retire(db, uuid, None, 'op'),
     'replaced': lambda db, uuid: retirement.replace(db, uuid, OPERATOR),
-    'disabled': lambda db, uuid: device_admin.set_(db, uuid, enabled=False)}
+    'disabled': lambda db, uuid: device_admin.set_(
+        db, uuid, 'op', enabled=False)}
 WHAT_ELSE = ('gpgpu-manage', 'migrate or delete', 'name the GPU', 'wait')
 
 
@@ -37,9 +40,14 @@ class RefusedVerbTest(vgpu_base.VGPUTestCase):
         self.gpu, self.mdev = device_admin.list_all(self.db)
 
     def set_state(self, device, state):
+        """Give a device a state, or the hold that is shown as one."""
+        is_held = state in (device_rules.QUARANTINED, device_rules.RETIRED)
         with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.uuid == device.uuid).values(state=str(state)))
+            row = device_db.get(session, device.uuid)
+            row.state = 'dirty' if is_held else str(state)
+            hold_db.remove(session, row.id, hold.HoldKind)
+            if is_held:
+                hold_db.add(session, row.id, hold.HoldKind(state), 'loud')
 
     def assert_explained(self, text, device, asked, state):
         for part in (f'h1 {device.address}', f'cannot be {asked}',
@@ -52,7 +60,8 @@ class RefusedVerbTest(vgpu_base.VGPUTestCase):
 
     def test_refusals_name_verb_device_state_and_what_else_to_do(self):
         refused = set()
-        for state in device_rules.DeviceState:
+        for state in (*device_rules.DeviceState, device_rules.QUARANTINED,
+                      device_rules.RETIRED):
             for asked, verb in VERBS.items():
                 with self.subTest(f'{asked} {state}'):
                     self.set_state(self.gpu, state)
@@ -63,7 +72,7 @@ class RefusedVerbTest(vgpu_base.VGPUTestCase):
                         refused.add((asked, str(state)))
                         # An instance has a vGPU of the GPU.
                         device, shown = ((self.mdev, 'provisioning')
-                                         if 'instance' in text
+                                         if 'instance i1' in text
                                          else (self.gpu, state))
                         self.assert_explained(text, device, asked, shown)
         for pair in (('released', 'available'), ('released', 'dirty'),

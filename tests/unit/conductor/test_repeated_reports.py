@@ -138,7 +138,7 @@ class RepeatedTest(base.ConductorTestCase):
         for change in (
                 self.change_variant,
                 functools.partial(device_admin.set_, self.db,
-                                  device.uuid, enabled=False),
+                                  device.uuid, 'op', enabled=False),
                 functools.partial(self.boot, 1)):
             self.assertIsNotNone(self.answer())
             change()
@@ -295,7 +295,7 @@ class RepeatedMachine(RuleBasedStateMachine):
     def enable_device(self, enabled, number):
         [device] = [device for device in device_admin.list_all(self.db)
                     if device.stable_id == vgpu_base.GPUS[number].id]
-        device_admin.set_(self.db, device.uuid, enabled=enabled)
+        device_admin.set_(self.db, device.uuid, 'op', enabled=enabled)
 
     @rule(enabled=st.booleans(), host=st.sampled_from([None, 'h1']))
     def enable_type(self, enabled, host):

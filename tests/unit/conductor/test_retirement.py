@@ -61,7 +61,7 @@ class RetirementCase(test_withdrawal.WithdrawalCase):
         return device
 
     def retire(self, uuid=None, reason=None):
-        retirement.retire(self.db, uuid or self.old, reason)
+        retirement.retire(self.db, uuid or self.old, reason, 'op')
 
     def replace(self, uuid=None):
         return device_admin.show(self.db, retirement.replace(
@@ -76,7 +76,7 @@ class RetireTest(RetirementCase):
         self.assertEqual([self.old], self.listed(state='retired'))
         self.assertIn(self.old, self.listed(include_retired=True))
         shown = self.shown(self.old)
-        self.assertEqual(('retired', None, 'fell off the bus twice'), (
+        self.assertEqual(('retired', None, 'retired by op: fell off the bus twice'), (
             shown.shown_state, shown.variant, shown.reason))
         [group] = group_admin.list_all(self.db)
         self.assertEqual((1, 0, 1), (
@@ -128,7 +128,7 @@ class RetireTest(RetirementCase):
     def test_assigned_gpu_is_refused_with_its_instance(self):
         self.boot(2)
         self.assertIn('instance i1 has it',
-                      self.refused(retirement.retire, self.old, None))
+                      self.refused(retirement.retire, self.old, None, 'op'))
         self.assertEqual('assigned', self.shown(self.old).state)
 
     def test_gpu_in_any_other_state_is_retired(self):
@@ -142,10 +142,10 @@ class RetireTest(RetirementCase):
 
     def test_second_time_and_empty_reason_are_refused(self):
         self.assertRaises(exception.Invalid, retirement.retire, self.db,
-                          self.old, '')
+                          self.old, '', 'op')
         self.retire()
         self.assertIn('retired already',
-                      self.refused(retirement.retire, self.old, None))
+                      self.refused(retirement.retire, self.old, None, 'op'))
         self.assertIn('device release',
                       self.refused(withdrawal.clean, self.old, OPERATOR))
 
@@ -232,7 +232,8 @@ class ReplaceTest(RetirementCase):
             self.db, self.old, 'the fan is loud', OPERATOR)
         self.assertIn('the fan is loud', self.replace().reason)
         self.report(**NEW)
-        self.assertEqual('quarantined by root@control: the fan is loud',
+        self.assertEqual('quarantined by root@control: the fan is loud; '
+                         'retired by root@control',
                          self.shown(self.old).reason)
         self.assertEqual('this host has not cleaned it yet',
                          self.at_place().reason)
@@ -373,7 +374,7 @@ class VFTest(RetirementCase):
 
     def test_vfs_are_retired_with_their_gpu(self):
         self.assertIn(self.old, self.refused(
-            retirement.retire, self.vfs[0], None))
+            retirement.retire, self.vfs[0], None, 'op'))
         self.retire()
         self.report(driver='mxgpu')
         self.assertEqual([], self.states())
@@ -382,7 +383,7 @@ class VFTest(RetirementCase):
     def test_assigned_vf_keeps_its_gpu(self):
         claims.activate(self.db, base.uuids(self.claim(variant='MI300X-VF')))
         self.assertIn('instance i1', self.refused(
-            retirement.retire, self.old, None))
+            retirement.retire, self.old, None, 'op'))
 
     def test_release_of_a_retired_gpu_has_its_vfs_cleaned(self):
         granted = self.claim(variant='MI300X-VF')
@@ -473,7 +474,8 @@ class MdevTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q4=1)
         [gpu, _] = device_admin.list_all(self.db)
         exc = self.assertRaises(
-            exception.Conflict, retirement.retire, self.db, gpu.uuid, None)
+            exception.Conflict, retirement.retire, self.db, gpu.uuid, None,
+            'op')
         self.assertIn('instance i1', str(exc))
         self.end(claim)
         retirement.replace(self.db, gpu.uuid, OPERATOR)
@@ -487,7 +489,7 @@ class MdevTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q4=1)
         [gpu, row] = device_admin.list_all(self.db)
         releases.release(self.db, base.uuids(claim))
-        retirement.retire(self.db, gpu.uuid, None)
+        retirement.retire(self.db, gpu.uuid, None, 'op')
         cleaning.operator_release(self.db, gpu.uuid, OPERATOR)
         for device in (row, gpu):
             # The mdev may still be there: its host cleans no such GPU.

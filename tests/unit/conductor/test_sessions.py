@@ -354,7 +354,7 @@ class RestoreTest(SessionCase):
     def test_disabled_devices_stay_disabled(self):
         self.started()
         device = device_admin.list_all(self.db)[0]
-        device_admin.set_(self.db, device.uuid, enabled=False)
+        device_admin.set_(self.db, device.uuid, 'op', enabled=False)
         sessions.mark_restored(self.db)
         granted = self.begin('s1', 1)
         self.report(self.origin('s1', granted.number))

@@ -333,7 +333,7 @@ class SessionMachine(RuleBasedStateMachine):
     def disable(self):
         for device in device_admin.list_all(self.case.db, 'h1')[:1]:
             device_admin.set_(
-                self.case.db, device.uuid, enabled=not device.enabled)
+                self.case.db, device.uuid, 'op@c1', enabled=not device.enabled)
 
     def take_over(self):
         """Cut the machine's power and let the copy replace it."""
@@ -426,7 +426,8 @@ class SessionMachine(RuleBasedStateMachine):
             self.delete_server(instance)
         self.machine.put_back()
         for device in device_admin.list_all(self.case.db, 'h1'):
-            device_admin.set_(self.case.db, device.uuid, enabled=True)
+            device_admin.set_(
+                self.case.db, device.uuid, 'op@c1', enabled=True)
             if device.state == 'quarantined':
                 cleaning.operator_release(
                     self.case.db, device.uuid, 'op@c1')

@@ -83,7 +83,7 @@ class TravelTest(SightingCase):
 
     def test_gpu_that_stayed_is_not_cleaned_for_the_number_of_another(self):
         self.boot_host('h2')
-        retirement.retire(self.db, self.gpu('h2').uuid, None)
+        retirement.retire(self.db, self.gpu('h2').uuid, None, 'op')
         hosts.store(self.db, base.scan(
             [base.replace(0, driver='nvidia')], number=2))
         self.assertEqual(['available', 'retired'], self.states())
@@ -149,7 +149,7 @@ class OperatorTest(SightingCase):
     """Quarantine and retirement by an operator follow the number."""
 
     def test_retired_card_is_retired_elsewhere(self):
-        retirement.retire(self.db, self.gpu().uuid, 'fell off the bus')
+        retirement.retire(self.db, self.gpu().uuid, 'fell off the bus', 'op')
         self.boot_host('h2')
         self.assertEqual(['retired', 'retired'], self.states())
         self.assertIn('it was retired at 0000:00:00.0 of h1: fell off the bus',
@@ -174,12 +174,12 @@ class OperatorTest(SightingCase):
     def test_retired_card_that_comes_while_the_host_runs(self):
         card = base.replace(0, dsn='77')
         self.boot_host('h2', [card])
-        retirement.retire(self.db, self.gpu('h2').uuid, 'bad')
+        retirement.retire(self.db, self.gpu('h2').uuid, 'bad', 'op')
         hosts.store(self.db, base.scan([card]))
         self.assertEqual('retired', self.gpu().state)
 
     def test_disabled_card_is_not_disabled_elsewhere(self):
-        device_admin.set_(self.db, self.gpu().uuid, enabled=False)
+        device_admin.set_(self.db, self.gpu().uuid, 'op', enabled=False)
         self.boot_host('h2')
         self.assertTrue(self.gpu('h2').enabled)
 

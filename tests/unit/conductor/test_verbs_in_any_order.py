@@ -27,6 +27,8 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
@@ -229,8 +231,9 @@ class VerbMachine(RuleBasedStateMachine):
         state = self.states[device]
         later = state == 'assigned' and device not in self.withdrawn
         if self.attempt('quarantine', withdrawal.quarantine, device, 'loud',
-                        OPERATOR, allowed=later or state in (
-                            'available', 'dirty', 'cleaning')):
+                        OPERATOR, allowed=later or (
+                            state not in ('assigned', 'retired')
+                            and not self.is_held(device, 'quarantined'))):
             if later:
                 self.withdrawn.add(device)
             else:
@@ -242,14 +245,14 @@ class VerbMachine(RuleBasedStateMachine):
         state = self.states[device]
         if self.attempt('clean', withdrawal.clean, device, OPERATOR,
                         allowed=state not in ('assigned', 'retired')
-                        and not self.is_swapped(device)):
+                        and not self.is_held(device, 'identity_changed')):
             self.states[device] = (
                 state if state == 'cleaning' else 'dirty')
 
-    def is_swapped(self, uuid):
+    def is_held(self, uuid, kind):
         with self.case.db.reader() as session:
-            return session.scalar(sa.select(models.Device.swapped).where(
-                models.Device.uuid == uuid)) is not None
+            return kind in hold_db.kinds(
+                session, device_db.get(session, uuid))
 
     @rule(place=PLACES)
     def release(self, place):
@@ -265,7 +268,7 @@ class VerbMachine(RuleBasedStateMachine):
     @rule(place=PLACES)
     def retire(self, place):
         device = self.at(place)
-        if self.attempt('retire', retirement.retire, device, None,
+        if self.attempt('retire', retirement.retire, device, None, OPERATOR,
                         allowed=self.states[device] not in (
                             'assigned', 'retired')):
             self.states[device] = 'retired'
@@ -282,7 +285,7 @@ class VerbMachine(RuleBasedStateMachine):
     @rule(place=PLACES, enabled=st.booleans())
     def set_enabled(self, place, enabled):
         device = self.at(place)
-        device_admin.set_(self.case.db, device, enabled=enabled)
+        device_admin.set_(self.case.db, device, OPERATOR, enabled=enabled)
         (self.disabled.discard if enabled else self.disabled.add)(device)
 
     @rule(host=HOSTS, draining=st.booleans())

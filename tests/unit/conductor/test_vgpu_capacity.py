@@ -109,7 +109,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_disabled_or_missing_gpu_offers_nothing(self):
         [first, _] = device_admin.list_all(self.db)
-        device_admin.set_(self.db, first.uuid, enabled=False)
+        device_admin.set_(self.db, first.uuid, 'op', enabled=False)
         self.assertEqual({'passthrough': 1, '1Q': 16, '4Q': 4, '16Q': 1},
                          self.remaining())
         hosts.store(self.db, base.scan(GPUS[:1]))

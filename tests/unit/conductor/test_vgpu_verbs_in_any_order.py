@@ -415,7 +415,8 @@ class VerbMachine(RuleBasedStateMachine):
 
     def retire_one(self, device):
         _, units = self.stands_for(device)
-        if self.attempt('retire', device, retirement.retire, None):
+        if self.attempt('retire', device, retirement.retire, None,
+                        OPERATOR):
             assert not units & {unit for _, unit, _ in self.owners.values()}
             self.used |= units
 
@@ -436,7 +437,7 @@ class VerbMachine(RuleBasedStateMachine):
         device = self.draw(data)
         _, units = self.stands_for(device)
         if self.attempt('set', device, lambda db, uuid: device_admin.set_(
-                db, uuid, enabled=enabled)):
+                db, uuid, OPERATOR, enabled=enabled)):
             (self.disabled.difference_update if enabled
              else self.disabled.update)(units)
 
@@ -471,7 +472,7 @@ class VerbMachine(RuleBasedStateMachine):
             for device in self.now():
                 if not device.enabled:
                     device_admin.set_(
-                        self.case.db, device.uuid, enabled=True)
+                        self.case.db, device.uuid, 'op', enabled=True)
                 if device.state in ('quarantined', 'retired'):
                     self.try_release(device)
             self.clean_all()

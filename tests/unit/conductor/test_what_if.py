@@ -108,7 +108,7 @@ class DrainTest(base.ConductorTestCase):
     def test_change_names_the_device(self):
         self.boot(8)
         device, *_ = device_admin.list_all(self.db, 'h2')
-        device_admin.set_(self.db, device.uuid, enabled=False)
+        device_admin.set_(self.db, device.uuid, 'op', enabled=False)
         [stays] = self.ask({'i1': asked(8)}).moves
         self.assertEqual([('enable', device.uuid, device.address)], [
             (change.kind, change.subject, change.address)
@@ -281,7 +281,7 @@ class CarriedOutTest(oslotest_base.BaseTestCase):
                        *device_admin.list_all(case.db, 'h3')]
             for number in disabled:
                 device_admin.set_(
-                    case.db, devices[number].uuid, enabled=False)
+                    case.db, devices[number].uuid, 'op', enabled=False)
             check(case, requests, ('h2', 'h3'))
         finally:
             case.doCleanups()

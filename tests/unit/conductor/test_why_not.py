@@ -42,7 +42,7 @@ class PageTest(base.ConductorTestCase):
         self.boot(7)
         [device] = [row for row in device_admin.list_all(self.db, 'h1')
                     if row.shown_state == 'available']
-        device_admin.set_(self.db, device.uuid, enabled=False)
+        device_admin.set_(self.db, device.uuid, 'op', enabled=False)
         [answer] = self.answers(1)
         self.assertEqual(('enable', device.uuid, device.address), (
             answer.proposals[0][0].kind, answer.proposals[0][0].subject,
@@ -116,7 +116,7 @@ class _World:
                 instance = f'i{len(self.granted)}'
                 self.granted[instance] = self.boot(instance, number)
             elif verb == 'disable':
-                device_admin.set_(self.db, uuid, enabled=False)
+                device_admin.set_(self.db, uuid, 'op', enabled=False)
             elif verb == 'clean':
                 withdrawal.clean(self.db, uuid, 'me')
             elif verb == 'quarantine':
@@ -140,7 +140,7 @@ class _World:
         elif change.kind == 'undrain':
             host_admin.drain(self.db, 'h1', draining=False)
         elif change.kind == 'enable':
-            device_admin.set_(self.db, change.subject, enabled=True)
+            device_admin.set_(self.db, change.subject, 'op', enabled=True)
         elif change.kind == 'repair':
             cleaning.operator_release(self.db, change.subject, 'me')
             self.clean({change.subject})

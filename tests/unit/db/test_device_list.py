@@ -10,14 +10,21 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from tests.unit.conductor import base
 from tests.unit.db import base as db_base
 
-FLAGS = list(itertools.product((True, False), repeat=3))
-CHILDREN = [(), *itertools.combinations(device_rules.DeviceState, 1),
-            *itertools.combinations(device_rules.DeviceState, 2)]
+HOLDS = [*itertools.combinations(hold.HoldKind, 0),
+         *itertools.combinations(hold.HoldKind, 1),
+         *itertools.combinations(hold.HoldKind, 2)]
+FLAGS = list(itertools.product(HOLDS, (True, False), (True, False)))
+# A vGPU in each state, and a free one that is quarantined by itself.
+CHILDREN = [combination for size in range(3)
+            for combination in itertools.combinations(
+                (*device_rules.DeviceState, device_rules.QUARANTINED), size)]
 
 
 class ShownStateTest(base.ConductorTestCase):
@@ -44,27 +51,34 @@ class ShownStateTest(base.ConductorTestCase):
                           flags, states)
 
     def _gpu(self, session, state, flags, children):
-        enabled, present, managed = flags
+        holds, present, managed = flags
         name = f'{state} {flags} {", ".join(children)}'
-        gpu = self._row(None, state, enabled, present, managed, name)
-        session.add(gpu)
-        session.flush()
+        gpu = self._row(session, None, state, holds, present, managed, name)
         for child in children:
-            session.add(self._row(gpu.id, child, True, True, True))
+            is_held = child == device_rules.QUARANTINED
+            self._row(session, gpu.id, 'available' if is_held else child,
+                      [hold.HoldKind.FAILED] if is_held else [], True, True)
         # One that is in no group does not count.
-        session.add(self._row(
-            gpu.id, device_rules.DeviceState.ASSIGNED, True, True, False))
+        self._row(session, gpu.id, device_rules.DeviceState.ASSIGNED, [],
+                  True, False)
         self.expected[name] = device_rules.shown_state(
-            state, enabled=enabled, present=present, managed=managed,
-            children=children, restored=self.restored)
+            state, holds=holds, present=present, managed=managed,
+            children=[device_rules.own_state(child, holds)
+                      for child in children], restored=self.restored)
 
-    def _row(self, parent_id, state, enabled, present, managed, name=None):
+    def _row(self, session, parent_id, state, holds, present, managed,
+             name=None):
         unique = str(uuid.uuid4())
-        return db_base.device(
+        row = db_base.device(
             unique, stable_id=name or unique, host_id=self.host.id,
             group_id=self.group.id if managed else None,
-            parent_id=parent_id, state=str(state), enabled=enabled,
+            parent_id=parent_id, state=str(state),
             kind='pci' if parent_id is None else 'mdev', present=present)
+        session.add(row)
+        session.flush()
+        for kind in holds:
+            hold_db.add(session, row.id, kind, None)
+        return row
 
     def listed(self, **kwargs):
         with self.db.reader() as session:
@@ -76,7 +90,7 @@ class ShownStateTest(base.ConductorTestCase):
             device.row.stable_id for device in everything})
         self.assertEqual(
             [device.row.id for device in everything
-             if device.row.state != 'retired'],
+             if device.own_state != 'retired'],
             [device.row.id for device in self.listed()])
 
     def test_database_shows_the_states_of_the_rule(self):
@@ -130,8 +144,8 @@ class PageTest(base.ConductorTestCase):
                 page = device_admin.list_all(
                     self.db, limit=limit, marker=marker, **filters)
             # BEGIN, the row of the marker, the page, which of its groups have
-            # link partitions.
-            self.assertLessEqual(len(found), 4)
+            # link partitions, holds.
+            self.assertLessEqual(len(found), 5)
             yield page
             if not page:
                 return

@@ -25,7 +25,7 @@ class CountTest(GaugesCase):
         self.claim(2)
         free = [device.uuid for device in device_admin.list_all(self.db)
                 if device.state == 'available']
-        device_admin.set_(self.db, free[0], enabled=False)
+        device_admin.set_(self.db, free[0], 'op', enabled=False)
         self.report_second_host()
         self.assertEqual({
             ('h1', 'H100', 'provisioning', True): 2,

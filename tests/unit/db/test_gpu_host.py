@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the numbers of free GPUs of hosts."""
 
+import functools
+
 from gpgpu_plugin.db import gpu_host
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
 from tests.unit.db import base
 
 
@@ -65,11 +69,13 @@ class LoadTest(base.DatabaseTestCase):
 
     def test_devices_that_will_not_be_offered_are_not_free(self):
         group = self.group((8, 0, 1, True))
-        for state in ('quarantined', 'assigned', 'retired'):
-            self.device(group, state)
-        for values in ({'enabled': False}, {'present': False},
-                       {'withdrawn': 'broken'}):
-            self.device(group, 'dirty', **values)
+        self.device(group, 'assigned')
+        self.device(group, 'dirty', present=False)
+        for kind in hold.HoldKind:
+            gpu = self.device(group, 'dirty')
+            self.device(group, 'dirty', parent_id=gpu.id)
+            self.db.write(functools.partial(
+                hold_db.add, device_id=gpu.id, kind=kind, reason=None))
         self.assertEqual(0, self.free())
 
     def test_host_that_is_drained_has_an_unknown_number(self):

@@ -1,43 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the state table, written out a second time."""
 
+import itertools
+
 from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import hold
 
 LEGAL = {
     ('available', 'claim'): 'provisioning',
-    ('available', 'suspect'): 'quarantined',
-    ('provisioning', 'activate'): 'assigned',
-    ('provisioning', 'abort_untouched'): 'available',
-    ('provisioning', 'abort_touched'): 'dirty',
-    ('provisioning', 'fault'): 'quarantined',
-    ('assigned', 'release'): 'dirty',
-    ('assigned', 'fault'): 'quarantined',
-    ('dirty', 'clean'): 'cleaning',
-    ('dirty', 'suspect'): 'quarantined',
-    ('cleaning', 'clean_passed'): 'available',
-    ('cleaning', 'clean_failed'): 'quarantined',
-    ('cleaning', 'clean_interrupted'): 'dirty',
-    ('quarantined', 'operator_release'): 'dirty',
     ('available', 'distrust'): 'dirty',
     ('available', 'adopt'): 'assigned',
-    ('dirty', 'adopt'): 'assigned',
-    ('cleaning', 'adopt'): 'assigned',
-    ('quarantined', 'adopt'): 'assigned',
-    ('retired', 'adopt'): 'assigned',
-    ('available', 'quarantine'): 'quarantined',
-    ('dirty', 'quarantine'): 'quarantined',
-    ('cleaning', 'quarantine'): 'quarantined',
-    ('available', 'retire'): 'retired',
-    ('dirty', 'retire'): 'retired',
-    ('cleaning', 'retire'): 'retired',
-    ('quarantined', 'retire'): 'retired',
-    ('retired', 'operator_release'): 'dirty',
+    ('provisioning', 'activate'): 'assigned',
+    ('provisioning', 'abort_untouched'): 'available',
+    ('provisioning', 'release'): 'dirty',
+    ('assigned', 'release'): 'dirty',
+    ('dirty', 'clean'): 'cleaning',
     ('dirty', 'accept'): 'available',
-    ('quarantined', 'accept'): 'available',
-    ('retired', 'accept'): 'available',
+    ('dirty', 'adopt'): 'assigned',
+    ('cleaning', 'clean_passed'): 'available',
+    ('cleaning', 'clean_interrupted'): 'dirty',
+    ('cleaning', 'adopt'): 'assigned',
 }
 
 
@@ -63,28 +48,32 @@ class DeviceTest(base.BaseTestCase):
             device.TRANSITIONS['a', 'b'] = 'c'
 
     def test_only_a_free_healthy_device_is_offered(self):
-        for state in device.DeviceState:
-            for enabled in (True, False):
-                for present in (True, False):
-                    for managed in (True, False):
-                        self.assertEqual(
-                            state == 'available' and enabled and present
-                            and managed,
-                            device.is_claimable(state, enabled=enabled,
-                                           present=present,
-                                           managed=managed))
+        for state, kind, present, managed in itertools.product(
+                device.DeviceState, (None, *hold.HoldKind), (True, False),
+                (True, False)):
+            self.assertEqual(
+                state == 'available' and kind is None and present and managed,
+                device.is_claimable(
+                    state, holds={kind} - {None}, present=present,
+                    managed=managed))
 
     def test_shown_states(self):
         def shown(state, **facts):
             return device.shown_state(state, **{
-                'enabled': True, 'present': True, 'managed': True, **facts})
+                'holds': (), 'present': True, 'managed': True, **facts})
         self.assertEqual('available', shown('available'))
-        self.assertEqual('disabled', shown('available', enabled=False))
+        self.assertEqual('disabled', shown(
+            'available', holds={'disabled'}))
         self.assertEqual('missing', shown('available', present=False))
         self.assertEqual('unmanaged', shown('available', managed=False))
-        self.assertEqual('dirty', shown('dirty', enabled=False))
+        self.assertEqual('dirty', shown('dirty', holds={'disabled'}))
         self.assertEqual('retired', shown(
-            'retired', present=False, enabled=False, managed=False))
+            'available', present=False, holds={'disabled', 'retired'},
+            managed=False))
+        for kind in ('quarantined', 'failed', 'identity_changed'):
+            for state in ('available', 'dirty', 'cleaning'):
+                self.assertEqual('quarantined', shown(state, holds={kind}))
         # Who holds a card is never hidden.
         self.assertEqual('assigned', shown(
-            'assigned', present=False, enabled=False, managed=False))
+            'assigned', present=False, holds=set(hold.HoldKind),
+            managed=False))

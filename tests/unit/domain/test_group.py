@@ -29,7 +29,7 @@ class AvailableTest(base.BaseTestCase):
                          self.available(make.t4s(make.gpu())))
 
     def test_gpu_that_cannot_be_claimed_offers_nothing(self):
-        for fields in ({'enabled': False}, {'present': False},
+        for fields in ({'holds': frozenset({'disabled'})}, {'present': False},
                        {'state': device_rules.DeviceState.DIRTY}):
             found = make.t4s(make.gpu(mechanism='mdev', **fields))
             self.assertEqual(
@@ -65,7 +65,7 @@ class AvailableTest(base.BaseTestCase):
         vf = make.vf(gpu, 0)
         for present, state, whole in (
                 (True, 'available', 0), (False, 'available', 1),
-                (False, 'dirty', 0), (False, 'quarantined', 0),
+                (False, 'dirty', 0), (False, 'cleaning', 0),
                 (False, 'assigned', 0)):
             found = make.t4s(gpu, dataclasses.replace(
                 vf, present=present, state=device_rules.DeviceState(state)))
@@ -147,7 +147,8 @@ class DevicesTest(base.BaseTestCase):
         found = make.t4s(
             gpu, make.vf(gpu, 10), make.vf(gpu, 2),
             make.vf(gpu, 1, vgpu_type='T4-4Q'),
-            make.vf(gpu, 0, enabled=False), make.vf(gpu, 3, vgpus=None))
+            make.vf(gpu, 0, holds=frozenset({'disabled'})),
+            make.vf(gpu, 3, vgpus=None))
         self.assertEqual([f'{gpu.id}/vf2', f'{gpu.id}/vf10'], [
             vf.id for vf in found.free_vfs(gpu)])
 

@@ -13,20 +13,14 @@ _State = device.DeviceState
 class OfStateTest(base.BaseTestCase):
 
     def test_only_a_failed_cleaning_is_a_cleaning_error(self):
-        found = {
-            (state, event): notification.of_state(
-                state, after,
-                by_operator=event is device.DeviceEvent.QUARANTINE)
-            for (state, event), after in device.TRANSITIONS.items()}
-        self.assertEqual(
-            [(_State.CLEANING, device.DeviceEvent.CLEAN_FAILED)],
-            [change for change, event_type in found.items()
-             if event_type is _Type.DEVICE_CLEAN_ERROR])
-        for change, event_type in found.items():
-            if event_type is not _Type.DEVICE_CLEAN_ERROR:
-                self.assertEqual(
-                    device.TRANSITIONS[change] is _State.QUARANTINED,
-                    event_type is _Type.DEVICE_QUARANTINE, change)
+        for before in device.DeviceState:
+            self.assertIs(
+                _Type.DEVICE_CLEAN_ERROR if before is _State.CLEANING
+                else _Type.DEVICE_QUARANTINE,
+                notification.of_state(before, device.QUARANTINED))
+            for after in (*device.DeviceState, device.RETIRED):
+                self.assertIs(_Type.DEVICE_UPDATE,
+                              notification.of_state(before, after))
 
 
 class OfRefusalTest(base.BaseTestCase):

@@ -15,7 +15,7 @@ WITHOUT = {
     'digest', 'host_inventory', 'host_assignments', 'instance_assignments',
     'clean_tasks', 'clean_failure', 'vfs_refused', 'changes_since',
     'variant_preview', 'variant_list', 'variant_show', 'vgpu_type_list',
-    'host_list',
+    'host_list', 'hold_list',
     'host_show', 'group_list', 'assignment_list', 'device_list',
     'device_show', 'device_history', 'device_ledger_head', 'usage_list',
     'usage_summary', 'usage_unexported', 'event_list', 'exact_host',

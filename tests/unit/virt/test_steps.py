@@ -101,8 +101,8 @@ class StepsTest(base.ComputeTestCase):
                 if step.name == 'prepare':
                     for device in self.api.device_list(
                             context.admin(), state='quarantined'):
-                        self.api.device_release(
-                            context.admin(), device.uuid, actor='op@c1')
+                        self.api.hold_remove(
+                            context.admin(), device.uuid, ['failed'])
                     self.tracker.refresh()
                 self.assertEqual(self.before, self.settled())
                 self.assertEqual(

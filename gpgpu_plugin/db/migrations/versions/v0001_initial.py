@@ -29,6 +29,7 @@ def upgrade() -> None:
     _vgpu_types()
     _devices()
     _assignments()
+    _holds()
     _sightings()
     _usages()
     _events()
@@ -312,12 +313,10 @@ def _devices() -> None:
                   comment='Its PCI address at the last scan.'),
         sa.Column('state', sa.String(16), nullable=False,
                   comment='Where it is in its life cycle.'),
-        sa.Column('enabled', sa.Boolean(), nullable=False,
-                  comment='The operator offers it.'),
         sa.Column('present', sa.Boolean(), nullable=False,
                   comment='The last scan saw it.'),
         sa.Column('reason', sa.Text(),
-                  comment='Why it is quarantined or unmanaged, or waits.'),
+                  comment='Why it is unmanaged, or waits.'),
         sa.Column('clean_token', _UUID,
                   comment='What made it dirty: its last assignment, or a '
                           'request.'),
@@ -337,18 +336,9 @@ def _devices() -> None:
                   comment='JSON of the ids and serial numbers that any scan '
                           'of the device could read; NULL: pci_function has '
                           'all of them.'),
-        sa.Column('swapped', sa.Text(),
-                  comment='How a scan showed that another device took its '
-                          'place; NULL: none did, or an operator accepted '
-                          'it.'),
         sa.Column('before_swap', sa.Text(),
                   comment='JSON of the PCI function of the device before '
                           'that one.'),
-        sa.Column('withdrawn', sa.Text(),
-                  comment='Why an assigned device is quarantined when its '
-                          'assignment ends; NULL: it is not.'),
-        sa.Column('withdrawn_by', sa.Text(),
-                  comment='Operator who wants that; NULL: none.'),
         sa.Column('awaits_replacement', sa.Boolean(), nullable=False,
                   comment='It is retired, and the next device in its place '
                           'is accepted.'),
@@ -464,6 +454,27 @@ def _assignments() -> None:
                      ['host_id', 'active'])
     ddl.create_index('ix_assignments_lease_expires_at', 'assignments',
                      ['lease_expires_at'])
+
+
+def _holds() -> None:
+    ddl.create_table(
+        'holds',
+        sa.Column('id', sa.Integer(), nullable=False),
+        sa.Column('device_id', sa.Integer(), nullable=False,
+                  comment='Device that it holds.'),
+        sa.Column('kind', sa.String(32), nullable=False,
+                  comment='Kind, such as "quarantined".'),
+        sa.Column('reason', sa.Text(),
+                  comment='Why, in words; NULL: nobody said.'),
+        sa.Column('actor', sa.Text(),
+                  comment='Operator who set it; NULL: a conductor did.'),
+        sa.Column('since', sa.DateTime(), nullable=False,
+                  comment='Since when (UTC).'),
+        sa.PrimaryKeyConstraint('id', name='pk_holds'),
+        sa.ForeignKeyConstraint(['device_id'], ['devices.id'],
+                                name='fk_holds_device_id'),
+        sa.UniqueConstraint('device_id', 'kind',
+                            name='uq_holds_device_id_kind'))
 
 
 def _sightings() -> None:

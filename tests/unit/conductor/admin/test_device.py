@@ -43,7 +43,7 @@ class DeviceTest(base.ConductorTestCase):
     def test_disabled_device(self):
         device = device_admin.list_all(self.db)[0]
         self.assertEqual('disabled', device_admin.set_(
-            self.db, device.uuid, enabled=False).shown_state)
+            self.db, device.uuid, 'op', enabled=False).shown_state)
         [group] = group_admin.list_all(self.db)
         self.assertEqual((1, 7), (group.reserved, group.remaining))
 
@@ -54,5 +54,5 @@ class MdevRowTest(vgpu_base.VGPUTestCase):
         claim = self.ask(Q4=1)
         exc = self.assertRaises(
             exception.Conflict, device_admin.set_, self.db,
-            claim.assignments[0].device_uuid, enabled=False)
+            claim.assignments[0].device_uuid, 'op', enabled=False)
         self.assertIn('name the GPU 0000:00:00.0', str(exc))

@@ -84,8 +84,8 @@ class HostTest(base.ConductorTestCase):
             self):
         disabled, retired = [
             device.uuid for device in device_admin.list_all(self.db)[:2]]
-        device_admin.set_(self.db, disabled, enabled=False)
-        retirement.retire(self.db, retired, 'fell off the bus twice')
+        device_admin.set_(self.db, disabled, 'op', enabled=False)
+        retirement.retire(self.db, retired, 'fell off the bus twice', 'op')
         refused = str(self.assertRaises(
             exception.Conflict, host_admin.delete, self.db, 'h1'))
         self.assertIn(f'({disabled}) is disabled', refused)
@@ -95,7 +95,7 @@ class HostTest(base.ConductorTestCase):
 
     def test_retired_device_that_is_gone_does_not_keep_its_host(self):
         retired = device_admin.list_all(self.db)[0]
-        retirement.retire(self.db, retired.uuid, None)
+        retirement.retire(self.db, retired.uuid, None, 'op')
         hosts.store(self.db, base.scan(base.EIGHT[1:]))
         host_admin.delete(self.db, 'h1')
         self.assertEqual((), host_admin.list_all(self.db))
@@ -140,7 +140,7 @@ class HostTest(base.ConductorTestCase):
                 self.assertGreater(inventory.generation, max(before))
             # Changes, so that no two hosts have the same generation by chance.
             for device in device_admin.list_all(self.db, variant='H100'):
-                device_admin.set_(self.db, device.uuid, enabled=False)
+                device_admin.set_(self.db, device.uuid, 'op', enabled=False)
             host_admin.delete(self.db, host, force=True)
 
     def test_draining_host_gives_no_device_and_takes_none(self):

@@ -62,7 +62,7 @@ class FilterTest(vgpu_base.VGPUTestCase):
         free = [device.uuid for device in device_admin.list_all(
             self.db, 'h2', 'H100', state='available')]
         withdrawal.quarantine(self.db, free[0], 'fan', 'op')
-        retirement.retire(self.db, free[1], 'sold')
+        retirement.retire(self.db, free[1], 'sold', 'op')
         self.set_health('failed', free[0])
 
     def grant(self, instance, project, user, host, **counts):

@@ -8,6 +8,8 @@ from gpgpu_plugin.domain.why_not import host as host_mod
 from tests.fixtures import group as make
 
 State = device_rules.DeviceState
+HELD = 'held'
+"""State of a GPU that is dirty and that an operator quarantined."""
 WHOLE = 'CUSTOM_GPU_T4'
 
 
@@ -15,12 +17,15 @@ def t4s(*states, users=None, state=host_state.HostState.UP, fields=None,
         **group):
     """Return a host with a T4 in each state, two on each NUMA node.
 
+    :param states: each a State or HELD
     :param users: instance by the number of its GPU; others of assigned ones
         have an instance of their own
     :param fields: other facts of devices by number
     """
-    gpus = [make.gpu(number, state=of_gpu, function={
-        'numa_node': number // 2}, **(fields or {}).get(number, {}))
+    gpus = [make.gpu(number, function={'numa_node': number // 2}, **{
+        **({'state': State.DIRTY, 'holds': frozenset({'quarantined'})}
+           if of_gpu == HELD else {'state': of_gpu}),
+        **(fields or {}).get(number, {})})
         for number, of_gpu in enumerate(states)]
     return host_mod.Host(
         name='h1', state=state, groups=(make.t4s(*gpus, **group),),

@@ -22,8 +22,8 @@ class PossibleTest(oslotest_base.BaseTestCase):
 
     def test_each_kind_names_what_it_can_change(self):
         host = base.t4s(
-            _S.DIRTY, _S.CLEANING, _S.QUARANTINED, FREE, USED, draining=True,
-            fields={3: {'enabled': False}})
+            _S.DIRTY, _S.CLEANING, base.HELD, FREE, USED, draining=True,
+            fields={3: {'holds': frozenset({'disabled'})}})
         self.assertEqual({
             _K.WAIT: ['/gpu0', '/gpu1'], _K.UNDRAIN: ['h1'],
             _K.ENABLE_TYPE: [], _K.ENABLE: ['/gpu3'],
@@ -31,7 +31,7 @@ class PossibleTest(oslotest_base.BaseTestCase):
         }, {kind: subjects(host, kind) for kind in change.OF_HOST})
 
     def test_missing_gpu_cannot_be_changed_from_here(self):
-        host = base.t4s(_S.DIRTY, _S.QUARANTINED, fields={
+        host = base.t4s(_S.DIRTY, base.HELD, fields={
             number: {'present': False} for number in range(2)})
         self.assertEqual([], subjects(host, _K.WAIT))
         self.assertEqual([], subjects(host, _K.REPAIR))
@@ -59,8 +59,8 @@ class AfterTest(oslotest_base.BaseTestCase):
             for kind, subject in changes]))
 
     def test_each_kind_frees_what_it_names(self):
-        host = base.t4s(_S.DIRTY, _S.QUARANTINED, FREE, USED,
-                        fields={2: {'enabled': False}})
+        host = base.t4s(_S.DIRTY, base.HELD, FREE, USED,
+                        fields={2: {'holds': frozenset({'disabled'})}})
         for kind, subject in ((_K.WAIT, '/gpu0'), (_K.REPAIR, '/gpu1'),
                               (_K.ENABLE, '/gpu2'), (_K.MOVE, 'i3')):
             self.assertEqual(
@@ -85,7 +85,8 @@ class AfterTest(oslotest_base.BaseTestCase):
                          self.after(host, (_K.MOVE, 'a'), (_K.MOVE, 'b')))
 
     def test_gpu_that_was_withdrawn_is_quarantined_by_a_move(self):
-        host = base.t4s(USED, fields={0: {'withdrawn': True}})
+        host = base.t4s(USED, fields={
+            0: {'holds': frozenset({'quarantined'})}})
         self.assertEqual(['/gpu0'], subjects(host, _K.REPAIR))
         for changes, available in (
                 (['move i0'], 0), (['repair /gpu0'], 0),

@@ -28,7 +28,7 @@ class FindingsTest(oslotest_base.BaseTestCase):
 
     def test_shortage_names_numbers_by_state(self):
         [found] = host_mod.findings(
-            base.t4s(FREE, USED, USED, _S.CLEANING, _S.QUARANTINED),
+            base.t4s(FREE, USED, USED, _S.CLEANING, base.HELD),
             base.request(2))
         self.assertEqual('not_enough_available', found.reason)
         self.assertEqual(

@@ -27,7 +27,7 @@ def proposals(host, request):
 class ProposalsTest(oslotest_base.BaseTestCase):
 
     def test_cheapest_kind_comes_first(self):
-        host = base.t4s(_S.CLEANING, _S.QUARANTINED, USED, FREE)
+        host = base.t4s(_S.CLEANING, base.HELD, USED, FREE)
         self.assertEqual(
             [['wait /gpu0'], ['repair /gpu1'], ['move i2'], ['fewer 1']],
             proposals(host, base.request(2)))
@@ -38,7 +38,7 @@ class ProposalsTest(oslotest_base.BaseTestCase):
             2, len(smallest.proposals(host, base.request(3))[0]))
 
     def test_kinds_are_combined_if_none_alone_helps(self):
-        host = base.t4s(_S.CLEANING, _S.QUARANTINED, USED, draining=True)
+        host = base.t4s(_S.CLEANING, base.HELD, USED, draining=True)
         self.assertEqual(
             [['wait /gpu0', 'undrain h1', 'repair /gpu1']],
             proposals(host, base.request(2)))
@@ -68,7 +68,7 @@ class ProposalsTest(oslotest_base.BaseTestCase):
 
 
 STATES = st.sampled_from(
-    [FREE, FREE, USED, USED, _S.DIRTY, _S.CLEANING, _S.QUARANTINED])
+    [FREE, FREE, USED, USED, _S.DIRTY, _S.CLEANING, base.HELD])
 
 
 class AllSetsTest(oslotest_base.BaseTestCase):
@@ -84,7 +84,8 @@ class AllSetsTest(oslotest_base.BaseTestCase):
             self, states, owners, count, topology, disabled, draining):
         host = base.t4s(
             *states, users=dict(enumerate(owners)), draining=draining,
-            fields={number: {'enabled': False} for number in disabled})
+            fields={number: {'holds': frozenset({'disabled'})}
+                    for number in disabled})
         request = base.request(count, topology=topology)
 
         def fits(changes):

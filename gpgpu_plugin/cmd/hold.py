@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpgpu-manage hold``: why devices are not offered."""
+
+from __future__ import annotations
+
+import argparse
+
+from cliff import lister
+from cliff import show
+
+from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import device_name
+from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import hold
+
+_LIST = ('id', 'host', 'address', 'device', 'kind', 'since', 'actor',
+         'reason')
+
+
+class HoldList(reach.Command, lister.Lister):
+    """List holds of devices, the oldest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', help='only holds of devices there')
+        parser.add_argument('--kind', choices=list(hold.HoldKind),
+                            help='only holds of this kind')
+        paging.add_arguments(parser, 'its ID')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        return columns.rows(self.api.hold_list(
+            gpgpu_context.admin(), host=parsed_args.host,
+            kind=parsed_args.kind, limit=parsed_args.limit,
+            marker=parsed_args.marker), _LIST)
+
+
+class HoldAdd(reach.Command, show.ShowOne):
+    """Keep a device, and the vGPUs on it, from being offered.
+
+    Instances keep what they have.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        device_name.add_argument(parser)
+        parser.add_argument(
+            '--kind', required=True, choices=list(hold.BY_OPERATORS),
+            help='quarantined: something is wrong, it is cleaned afterwards; '
+                 'disabled: not for now; retired: it leaves the cloud')
+        parser.add_argument(
+            '--reason', metavar='TEXT',
+            help='why, for whoever finds the device so; a quarantine needs '
+                 'one')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.hold_add(
+            gpgpu_context.admin(),
+            device_name.uuid_of(self.api, parsed_args.device),
+            parsed_args.kind, parsed_args.reason))
+
+
+class HoldRemove(reach.Command, show.ShowOne):
+    """Remove holds of a device; it is cleaned if one withdrew it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        device_name.add_argument(parser)
+        parser.add_argument(
+            '--kind', required=True, action='append', dest='kinds',
+            choices=list(hold.HoldKind),
+            help='kind of a hold to remove, repeatable')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+        return columns.fields(self.api.hold_remove(
+            gpgpu_context.admin(),
+            device_name.uuid_of(self.api, parsed_args.device),
+            parsed_args.kinds))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table ``holds``: why devices are not offered (domain.hold)."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
+
+TABLE = models.Base.metadata.tables['holds']
+Hold = models.Hold
+
+Kinds = frozenset[str]
+"""Kinds of the holds of a device, and of those of its GPU."""
+
+
+def is_held(kinds: Iterable[str],
+            device: type[models.Device] = models.Device, *,
+            is_inherited: bool = True) -> sa.ColumnElement[bool]:
+    """Return the condition that a device, or its GPU, has one of some holds.
+
+    :param device: ``models.Device`` or an alias of it
+    :param is_inherited: whether those of its GPU count
+    """
+    held = sa.select(TABLE.c.device_id).where(
+        TABLE.c.kind.in_(sorted(kinds)))
+    own = device.id.in_(held)
+    return sa.or_(own, sa.func.coalesce(device.parent_id, 0).in_(held)) if (
+        is_inherited) else own
+
+
+def text(found: Hold) -> str | None:
+    """Return why a device is held, in words; None: nobody said why."""
+    if found.actor is None:
+        return found.reason
+    return f'{found.kind} by {found.actor}' + (
+        f': {found.reason}' if found.reason else '')
+
+
+def at(found: Hold) -> str:
+    """Return since when a hold is there: ISO 8601, UTC."""
+    return found.since.isoformat(timespec='seconds') + 'Z'
+
+
+def add(session: orm.Session, device_id: int, kind: hold.HoldKind,
+        reason: str | None, actor: str | None = None) -> None:
+    """Add a hold to a device that has none of this kind."""
+    session.execute(sa.insert(TABLE).values(
+        device_id=device_id, kind=str(kind), reason=reason, actor=actor,
+        since=clock.utc(session)))
+
+
+def remove(session: orm.Session, device_id: int,
+           kinds: Collection[str]) -> None:
+    """Remove holds of some kinds from a device."""
+    session.execute(sa.delete(TABLE).where(
+        TABLE.c.device_id == device_id, TABLE.c.kind.in_(sorted(kinds))))
+
+
+def of_devices(session: orm.Session, device_ids: Collection[int],
+               ) -> Mapping[int, Sequence[Hold]]:
+    """Return the own holds of devices by their ids, the oldest first."""
+    found = collections.defaultdict(list)
+    for row in session.scalars(sa.select(Hold).where(
+            Hold.device_id.in_(device_ids)).order_by(Hold.id)):
+        found[row.device_id].append(row)
+    return found
+
+
+def kinds(session: orm.Session, device: models.Device) -> Kinds:
+    """Return the kinds of the holds of a device, and of those of its GPU."""
+    return frozenset(session.scalars(sa.select(TABLE.c.kind).where(
+        TABLE.c.device_id.in_([device.id, device.parent_id or 0]))))
+
+
+def kinds_of_hosts(session: orm.Session,
+                   host_ids: Collection[int]) -> Mapping[int, Kinds]:
+    """Return the kinds of the devices of hosts that have holds, by id."""
+    found = collections.defaultdict(set)
+    for device_id, kind in session.execute(
+            sa.select(models.Device.id, TABLE.c.kind)
+            .join(TABLE, TABLE.c.device_id.in_(
+                [models.Device.id, models.Device.parent_id]))
+            .where(models.Device.host_id.in_(host_ids))):
+        found[device_id].add(kind)
+    return {device_id: frozenset(of_device)
+            for device_id, of_device in found.items()}
+
+
+def listed(session: orm.Session, host: str | None, kind: str | None,
+           limit: int, after: int) -> list[tuple[Hold, models.Device, str]]:
+    """Return holds with their devices and the names of the hosts, by id.
+
+    :param host: name of the only host
+    :param after: id of the hold before the first one
+    """
+    query = (
+        sa.select(Hold, models.Device, models.Host.name)
+        .join(models.Device, models.Device.id == Hold.device_id)
+        .join(models.Host, models.Host.id == models.Device.host_id)
+        .where(Hold.id > after).order_by(Hold.id).limit(limit))
+    if host is not None:
+        query = query.where(models.Host.name == host)
+    if kind is not None:
+        query = query.where(Hold.kind == kind)
+    return list(session.execute(query).tuples())
+
+
+def delete_of_host(session: orm.Session, host_id: int) -> None:
+    """Delete the holds of the devices of a host."""
+    session.execute(sa.delete(TABLE).where(TABLE.c.device_id.in_(
+        sa.select(models.Device.id).where(
+            models.Device.host_id == host_id))))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds: reasons for which a device is not offered, whatever its state is.
+
+A hold of a GPU holds its VFs and the vGPUs on it, too. On an assigned device
+it waits: the assignment goes on, and nothing needs to be remembered for its
+end.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+
+
+class HoldKind(enum.StrEnum):
+    """Kind of a hold; a device has each at most once.
+
+    ``retired``: an operator takes it out of the cloud for good.
+    ``quarantined``: an operator withdraws it. ``failed``: its cleaning failed,
+    or it failed while a guest was to get it. ``identity_changed``: a scan
+    found another device in its place. ``disabled``: an operator does not offer
+    it for now.
+    """
+
+    RETIRED = 'retired'
+    QUARANTINED = 'quarantined'
+    FAILED = 'failed'
+    IDENTITY_CHANGED = 'identity_changed'
+    DISABLED = 'disabled'
+
+
+QUARANTINE = frozenset({
+    HoldKind.QUARANTINED, HoldKind.FAILED, HoldKind.IDENTITY_CHANGED})
+"""Kinds for which a device is shown as quarantined."""
+
+WITHDRAWING = QUARANTINE | {HoldKind.RETIRED}
+"""Kinds that keep a device from being cleaned, and after which it is cleaned.
+
+``device release`` removes them.
+"""
+
+FOLLOWING = frozenset({HoldKind.QUARANTINED, HoldKind.RETIRED})
+"""Kinds that an operator set on a card, which follow its number."""
+
+
+BY_OPERATORS = (HoldKind.QUARANTINED, HoldKind.DISABLED, HoldKind.RETIRED)
+"""Kinds that operators set."""
+
+
+def shown_as(holds: Collection[str]) -> str | None:
+    """Return the word for holds that withdraw a device; None: none does."""
+    if HoldKind.RETIRED in holds:
+        return str(HoldKind.RETIRED)
+    return (None if QUARANTINE.isdisjoint(holds)
+            else str(HoldKind.QUARANTINED))

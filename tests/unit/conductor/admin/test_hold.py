@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of holds as operators list and set them."""
+
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
+from gpgpu_plugin.domain import hold
+from tests.unit.conductor import base
+
+
+class HoldTest(base.ConductorTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.devices = device_admin.list_all(self.db)
+
+    def test_pages_together_are_the_list_in_two_statements_each(self):
+        for device in self.devices[:5]:
+            hold_admin.add(self.db, device.uuid, 'disabled', 'why', 'op')
+        everything = hold_admin.list_all(self.db)
+        self.assertEqual([device.uuid for device in self.devices[:5]],
+                         [found.device for found in everything])
+        found, marker = [], None
+        while True:
+            with self.statements() as statements:
+                page = hold_admin.list_all(self.db, limit=2, marker=marker)
+            self.assertLessEqual(len(statements), 2)
+            if not page:
+                break
+            found += page
+            marker = page[-1].marker
+        self.assertEqual(list(everything), found)
+
+    def test_operators_do_not_set_what_conductors_find_out(self):
+        for kind in (hold.HoldKind.FAILED, hold.HoldKind.IDENTITY_CHANGED,
+                     'broken'):
+            exc = self.assertRaises(
+                exception.Invalid, hold_admin.add, self.db,
+                self.devices[0].uuid, kind, 'why', 'op')
+            self.assertIn('quarantined, disabled, retired', str(exc))
+        self.assertRaises(
+            exception.Invalid, hold_admin.remove, self.db,
+            self.devices[0].uuid, ['broken'], 'op')
+        self.assertRaises(exception.Invalid, hold_admin.list_all, self.db,
+                          kind='broken')

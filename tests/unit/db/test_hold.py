@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the table of holds."""
+
+import functools
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exc
+
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import hold as hold_db
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
+from tests.unit.db import base
+
+_K = hold.HoldKind
+
+
+class HoldTest(base.DatabaseTestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.host = base.host('h1')
+        self.add(self.host)
+        self.gpu, self.other = (self.device(name) for name in ('g', 'o'))
+        self.vf = self.device('v', parent_id=self.gpu.id)
+
+    def device(self, name, **values):
+        row = base.device(name, host_id=self.host.id, **values)
+        self.add(row)
+        return row
+
+    def hold(self, device, kind):
+        self.db.write(functools.partial(
+            hold_db.add, device_id=device.id, kind=kind, reason='r',
+            actor='a'))
+
+    def found(self, kinds, **options):
+        with self.db.reader() as session:
+            return set(session.scalars(sa.select(models.Device.uuid).where(
+                hold_db.is_held(kinds, **options))))
+
+    def test_hold_of_a_gpu_holds_its_vfs(self):
+        self.hold(self.gpu, _K.DISABLED)
+        self.assertEqual({'g', 'v'}, self.found([_K.DISABLED]))
+        self.assertEqual({'g'}, self.found(
+            [_K.DISABLED], is_inherited=False))
+        self.assertEqual(set(), self.found([_K.RETIRED]))
+        with self.db.reader() as session:
+            self.assertEqual(
+                {self.gpu.id: {'disabled'}, self.vf.id: {'disabled'}},
+                hold_db.kinds_of_hosts(session, [self.host.id]))
+
+    def test_row_has_each_kind_once_and_each_device_too(self):
+        for kind in (_K.DISABLED, _K.FAILED):
+            self.hold(self.gpu, kind)
+        self.hold(self.vf, _K.FAILED)
+        with self.db.reader() as session:
+            found = [device_db.row(session, name).holds for name in 'gvo']
+        self.assertEqual([{'disabled', 'failed'}] * 2 + [set()], found)
+
+    def test_hold_of_a_vf_holds_nothing_else(self):
+        self.hold(self.vf, _K.FAILED)
+        self.assertEqual({'v'}, self.found(_K))
+
+    def test_device_has_a_kind_once(self):
+        self.hold(self.gpu, _K.FAILED)
+        self.assertRaises(db_exc.DBDuplicateEntry, self.hold, self.gpu,
+                          _K.FAILED)
