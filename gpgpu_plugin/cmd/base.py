@@ -53,7 +53,12 @@ class _Formatter(_argparse.SmartHelpFormatter):
 
 
 class Command(cliff_command.Command):
-    """Base of every cliff command of gpgpu-manage."""
+    """Base of every cliff command of gpgpu-manage.
+
+    :cvar failure_code: exit code if it is refused or fails
+    """
+
+    failure_code = 1
 
     app: cliff_app.App
 

@@ -103,6 +103,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         '--nodes nodes.csv --requests requests.csv --policy pack '
         '--link-partitions H100=partitions.json',
     ),
+    'status': (
+        '',
+        '-f json',
+    ),
     'usage export': ('--to 2026-10.csv',),
     'usage list': (
         '--project 6f7a3c --from yesterday --to today',

@@ -106,7 +106,7 @@ class ManageApp(base.Application):
             return 2
         # A dependency of the command is not installed.
         except ImportError as exc:
-            return self._fail(exc, errors.message(exc))
+            return self._fail(exc, errors.message(exc), 1)
         command = None
         try:
             command = factory(self, self.options, cmd_name=name)
@@ -118,15 +118,17 @@ class ManageApp(base.Application):
             raise
         # Whatever went wrong is one line for the operator and an exit code.
         except Exception as exc:  # noqa: BLE001
-            return self._fail(exc, (
-                command.explain(exc) if isinstance(command, base.Command)
-                else errors.message(exc)) + errors.hint(exc))
+            text, code = (
+                (command.explain(exc), command.failure_code)
+                if isinstance(command, base.Command)
+                else (errors.message(exc), 1))
+            return self._fail(exc, text + errors.hint(exc), code)
 
-    def _fail(self, exc: Exception, text: str) -> int:
+    def _fail(self, exc: Exception, text: str, code: int) -> int:
         if self.options.debug:
             traceback.print_exception(exc, file=self.stderr)
         self.stderr.write(f'{self.NAME}: {text}\n')
-        return 1
+        return code
 
 
 def _unknown(manage: ManageApp, argv: list[str]) -> str:
@@ -147,7 +149,8 @@ def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,
 
     :param conf: see ManageApp
     :param connect: see ManageApp
-    :returns: exit code: 0 success, 1 refused or failed, 2 wrong usage
+    :returns: exit code: 0 success, 1 refused or failed, 2 wrong usage, or
+        what the command itself defines
     """
     try:
         return int(ManageApp(conf, connect).run(list(argv)) or 0)

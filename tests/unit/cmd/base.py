@@ -102,10 +102,10 @@ class CommandTestCase(base.BaseTestCase):
     def json(self, *arguments, **kwargs):
         return json.loads(self.done(*arguments, '-f', 'json', **kwargs))
 
-    def refused(self, *arguments, **kwargs):
+    def refused(self, *arguments, code=1, **kwargs):
         """Return the only line on stderr of a command that is refused."""
         result = self.manage(*arguments, **kwargs)
-        self.assertEqual((1, ''), (result.code, result.out), result.err)
+        self.assertEqual((code, ''), (result.code, result.out), result.err)
         self.assertRegex(result.err, r'\Agpgpu-manage: .+\n\Z')
         self.assertNotIn('Traceback', result.err)
         return result.err
@@ -135,8 +135,8 @@ class ConfiguredTestCase(base.BaseTestCase):
             file.write('\n'.join(lines) + '\n')
         return path
 
-    def refused(self, *arguments):
+    def refused(self, *arguments, code=1):
         result = run(*arguments)
-        self.assertEqual((1, ''), (result.code, result.out))
+        self.assertEqual((code, ''), (result.code, result.out))
         self.assertNotIn('Traceback', result.err)
         return result.err

@@ -43,6 +43,11 @@ def classes():
     return {name: manager.find_command(name.split())[0] for name, _ in manager}
 
 
+def failure_code(name):
+    """Return the exit code of a command that fails."""
+    return classes()[name].failure_code
+
+
 def built_on(base_class, besides=()):
     """Return the words of an example of each command that uses a class."""
     return {name: [*name.split(), *shlex.split(examples.EXAMPLES[name][0])]
@@ -98,7 +103,8 @@ class NeedsTestCase(cmd_base.ConfiguredTestCase):
         self.assertTrue(found)
         for name, words in found.items():
             with self.subTest(name, options=options):
-                err = self.refused(*options, *words)
+                err = self.refused(
+                    *options, *words, code=failure_code(name))
                 self.assertRegex(err, r'\Agpgpu-manage: [^\n]+\n\Z')
                 for text in texts:
                     self.assertIn(text, err)
@@ -286,7 +292,7 @@ class ConductorTest(cmd_base.CommandTestCase):
         for name, words in self.all.items():
             with self.subTest(name):
                 self.assertRegex(
-                    self.refused(*words),
+                    self.refused(*words, code=failure_code(name)),
                     r'No gpgpu-conductor answered \w+ within [\d.]+ s; .*'
                     r'the message broker at localhost')
 
@@ -305,6 +311,7 @@ class ConductorTest(cmd_base.CommandTestCase):
                             if name == 'conductor ping'
                             else 'gpgpu-conductor refused')
                 result = self.manage(*words)
-                self.assertEqual((1, ''), (result.code, result.out))
+                self.assertEqual((failure_code(name), ''),
+                                 (result.code, result.out))
                 # The conductor of this process logs there, too.
                 self.assertIn(expected, result.err.splitlines()[-1])

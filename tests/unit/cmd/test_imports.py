@@ -26,6 +26,7 @@ SLOW = frozenset({
 RPC = frozenset({'eventlet', 'oslo_config', 'oslo_messaging'})
 IMPORTS = {
     'assignment': RPC,
+    'attention': RPC,
     'complete': set(),
     'conductor_ping': RPC,
     'db': {'alembic', 'oslo_config', 'oslo_db', 'sqlalchemy'},
