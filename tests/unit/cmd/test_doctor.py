@@ -399,7 +399,9 @@ class ThousandHostsTest(DoctorCase):
         statements = []
 
         def note(conn, cursor, statement, *args):
-            statements.append(statement)
+            # Meanwhile the conductor asks every second what time it is.
+            if ' FROM ' in statement.replace('\n', ' '):
+                statements.append(statement)
         sa.event.listen(
             self.conductor.db.engine, 'before_cursor_execute', note)
         examination = doctor.Examination(
@@ -412,4 +414,4 @@ class ThousandHostsTest(DoctorCase):
             {('placement', 'GET'): 2 + 3 * (1 + self.HOSTS),
              ('compute', 'GET'): 2}, dict(self.cloud.requests))
         # Eleven pages of hosts, and the cloud.
-        self.assertLessEqual(len(statements), 11 * 8 + 6)
+        self.assertLessEqual(len(statements), 11 * 6 + 5)

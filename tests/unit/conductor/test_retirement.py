@@ -76,7 +76,8 @@ class RetireTest(RetirementCase):
         self.assertEqual([self.old], self.listed(state='retired'))
         self.assertIn(self.old, self.listed(include_retired=True))
         shown = self.shown(self.old)
-        self.assertEqual(('retired', None, 'retired by op: fell off the bus twice'), (
+        self.assertEqual((
+            'retired', None, 'retired by op: fell off the bus twice'), (
             shown.shown_state, shown.variant, shown.reason))
         [group] = group_admin.list_all(self.db)
         self.assertEqual((1, 0, 1), (
