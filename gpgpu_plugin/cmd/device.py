@@ -206,9 +206,13 @@ class DeviceRelease(_OneDevice):
     """Clean a quarantined or retired device, and offer it again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.hold_remove(
-            gpgpu_context.admin(), self.uuid(parsed_args),
-            sorted(hold.WITHDRAWING)))
+        context, uuid = gpgpu_context.admin(), self.uuid(parsed_args)
+        before = self.api.device_show(context, uuid).holds
+        shown = self.api.hold_remove(context, uuid, sorted(hold.WITHDRAWING))
+        for text in before:
+            if text not in shown.holds:
+                self.note(f'removed: {text}')
+        return columns.fields(shown)
 
 
 class InstanceShow(reach.Command, lister.Lister):
