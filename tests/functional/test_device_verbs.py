@@ -54,6 +54,29 @@ class DeviceVerbsTest(cloud.GpuCloud):
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
 
+    def test_held_gpu_is_kept_by_its_server_and_got_by_no_other(self) -> None:
+        server = self.boot(self.flavor(H100=1))
+        device = self.used_by(server)
+        for kind in ('disabled', 'quarantined'):
+            self.manage('hold', 'add', device['uuid'], '--kind', kind,
+                        '--reason', 'audit')
+        self.assertIn('devices held as quarantined', self.manage('status'))
+        self.assertEqual(
+            [(device['uuid'], 'disabled'), (device['uuid'], 'quarantined')],
+            [(row['device'], row['kind'])
+             for row in self.listing('hold', 'list', '--host', 'gpu1')])
+        self.delete(server)
+        self.wait_states(available=7, quarantined=1)
+        self.boot(self.flavor(H100=8), 'ERROR')
+        self.manage('hold', 'remove', device['uuid'], '--kind',
+                    'quarantined')
+        self.wait_states(available=7, disabled=1)
+        self.assertEqual('clean_passed', self.kinds(device['uuid'])[-1])
+        self.boot(self.flavor(H100=8), 'ERROR')
+        self.manage('hold', 'remove', device['uuid'], '--kind', 'disabled')
+        self.wait_inventory(8, 0)
+        self.boot(self.flavor(H100=8))
+
     def test_retired_gpu_is_not_offered_after_a_restart(self) -> None:
         server = self.boot(self.flavor(H100=1))
         device = self.used_by(server)
