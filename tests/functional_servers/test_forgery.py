@@ -147,6 +147,8 @@ class ForgeryTest(base.ConductorTestCase):
             'health': None, 'faulty': False, 'include_retired': False,
             'device': self.task.device_uuid,
             'devices': [self.task.device_uuid],
+            'kind': 'disabled',
+            'kinds': ['disabled'],
             'variants': [admin.VariantInfo(
                 name='L4', vendor='10de', device='27b8')], 'ping_uuid': 'p1',
             'question': 'q1',
