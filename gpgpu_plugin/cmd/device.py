@@ -74,7 +74,7 @@ class DeviceList(reach.Command, lister.Lister):
             _ALL if parsed_args.all else shown)
 
 
-class _OneDevice(reach.Command, show.ShowOne):
+class OneDevice(reach.Command, show.ShowOne):
     """Base of a command about one device."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -87,7 +87,7 @@ class _OneDevice(reach.Command, show.ShowOne):
         return device_name.uuid_of(self.api, parsed_args.device)
 
 
-class DeviceShow(_OneDevice):
+class DeviceShow(OneDevice):
     """Show a device."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
@@ -95,7 +95,7 @@ class DeviceShow(_OneDevice):
             gpgpu_context.admin(), self.uuid(parsed_args)))
 
 
-class DeviceSet(_OneDevice):
+class DeviceSet(OneDevice):
     """Enable or disable a device; an assigned one stays assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -117,7 +117,7 @@ class DeviceSet(_OneDevice):
             self.api.hold_add(context, uuid, hold.HoldKind.DISABLED))
 
 
-class DeviceQuarantine(_OneDevice):
+class DeviceQuarantine(OneDevice):
     """Withdraw a device; an assigned one when its assignment ends."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -137,7 +137,7 @@ class DeviceQuarantine(_OneDevice):
         return columns.fields(shown)
 
 
-class DeviceClean(_OneDevice):
+class DeviceClean(OneDevice):
     """Clean a free or quarantined device now."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
@@ -170,7 +170,7 @@ class DeviceAccept(reach.Command, lister.Lister):
             gpgpu_context.admin(), uuids, parsed_args.reason), _LIST)
 
 
-class DeviceRetire(_OneDevice):
+class DeviceRetire(OneDevice):
     """Take a GPU out of the cloud for good; its history stays."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -185,7 +185,7 @@ class DeviceRetire(_OneDevice):
             hold.HoldKind.RETIRED, parsed_args.reason))
 
 
-class DeviceReplace(_OneDevice):
+class DeviceReplace(OneDevice):
     """Retire a GPU, and accept the other card in its place.
 
     The command shows the other card, or the retired GPU if its host has not
@@ -202,7 +202,7 @@ class DeviceReplace(_OneDevice):
         return columns.fields(shown)
 
 
-class DeviceRelease(_OneDevice):
+class DeviceRelease(OneDevice):
     """Clean a quarantined or retired device, and offer it again."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:

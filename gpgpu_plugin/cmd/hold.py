@@ -6,11 +6,10 @@ from __future__ import annotations
 import argparse
 
 from cliff import lister
-from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import device_name
+from gpgpu_plugin.cmd import device
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import hold
@@ -37,7 +36,7 @@ class HoldList(reach.Command, lister.Lister):
             marker=parsed_args.marker), _LIST)
 
 
-class HoldAdd(reach.Command, show.ShowOne):
+class HoldAdd(device.OneDevice):
     """Keep a device, and the vGPUs on it, from being offered.
 
     Instances keep what they have.
@@ -45,7 +44,6 @@ class HoldAdd(reach.Command, show.ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        device_name.add_argument(parser)
         parser.add_argument(
             '--kind', required=True, choices=list(hold.BY_OPERATORS),
             help='quarantined: something is wrong, it is cleaned afterwards; '
@@ -58,17 +56,15 @@ class HoldAdd(reach.Command, show.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.hold_add(
-            gpgpu_context.admin(),
-            device_name.uuid_of(self.api, parsed_args.device),
-            parsed_args.kind, parsed_args.reason))
+            gpgpu_context.admin(), self.uuid(parsed_args), parsed_args.kind,
+            parsed_args.reason))
 
 
-class HoldRemove(reach.Command, show.ShowOne):
+class HoldRemove(device.OneDevice):
     """Remove holds of a device; it is cleaned if one withdrew it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        device_name.add_argument(parser)
         parser.add_argument(
             '--kind', required=True, action='append', dest='kinds',
             choices=list(hold.HoldKind),
@@ -77,6 +73,5 @@ class HoldRemove(reach.Command, show.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         return columns.fields(self.api.hold_remove(
-            gpgpu_context.admin(),
-            device_name.uuid_of(self.api, parsed_args.device),
+            gpgpu_context.admin(), self.uuid(parsed_args),
             parsed_args.kinds))

@@ -124,7 +124,7 @@ class HostTakeover(reach.Command, command.Command):
 
 
 class HostDelete(reach.Command, command.Command):
-    """Delete a host if no device of it is assigned or withheld."""
+    """Delete a host if no device of it is assigned, held or not clean."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

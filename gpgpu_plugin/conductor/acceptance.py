@@ -16,6 +16,7 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
@@ -68,7 +69,8 @@ def _acceptable(session: orm.Session, host: models.Host,
         raise withdrawal.refused(host, device, device_rules.refusal(
             withdrawn, 'accepted'))
     found = [part for part in parts
-             if part.state == _State.DIRTY and part.cleaned_steps is None]
+             if part.state == _State.DIRTY and part.cleaned_steps is None
+             and assignment_db.last_of_device(session, part.id) is None]
     if found:
         return found
     dirty = [part for part in parts if part.state == _State.DIRTY]
@@ -76,7 +78,7 @@ def _acceptable(session: orm.Session, host: models.Host,
         'it cannot be accepted: it is dirty, and not new, so that only a '
         'cleaning makes it clean; wait, or have it cleaned with "gpgpu-manage '
         'device clean"') if dirty else device_rules.refusal(
-            _State(parts[0].state), 'accepted'))
+            parts[0].state, 'accepted'))
 
 
 def _accept(session: orm.Session, host: models.Host, device: models.Device,

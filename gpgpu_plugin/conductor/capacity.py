@@ -118,6 +118,7 @@ def _offered(row: device_db.DeviceRow, stable_ids: Mapping[int, str],
     """
     value = device(row, stable_ids)
     if (value.state is device_rules.DeviceState.AVAILABLE
+            and (value.present or value.parent_id is None)
             and must_be_cleaned(row, variant, offers_whole=offers_whole)):
         return dataclasses.replace(
             value, state=device_rules.DeviceState.DIRTY)

@@ -7,7 +7,6 @@ import dataclasses
 import typing
 import uuid as uuid_mod
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -18,7 +17,6 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
-from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import withdrawal
@@ -105,7 +103,7 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         return tuple(
             gpu.stable_id
             for gpu in device_db.by_stable_id(session, host.id, gpus)
-            if not hold.WITHDRAWING.isdisjoint(kinds.get(gpu.id, ()))
+            if hold.is_withdrawn(kinds.get(gpu.id, ()))
             or not (gpu.state == _State.AVAILABLE or (
                 # Nobody had it, and nobody gets it as a whole then.
                 gpu.state == _State.DIRTY and gpu.cleaned_steps is None))
@@ -219,7 +217,10 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         found = ledger.compared(session, device, rules.bounded(results))
         now, kind, detail = _judged(
             device, required, memory_mib, steps, found)
-        if now.holds != device.holds:
+        # Else it waits for another policy.
+        if (kind == 'clean_failed' and now.clean_attempt is None
+                and not hold_db.has(session, device.id,
+                                    hold.HoldKind.FAILED)):
             hold_db.add(session, device.id, hold.HoldKind.FAILED,
                         rules.shortened(f'cleaning failed: {detail}'))
         device_db.swap(session, [(device, now)])
@@ -323,23 +324,3 @@ def _judged(device: device_db.DeviceRow, required: Sequence[str],
         # Another request: an operator has looked at it then (holds).
         clean_token=str(uuid_mod.uuid4()),
         holds=now.holds | {hold.HoldKind.FAILED}), 'clean_failed', failure)
-
-
-def operator_release(db: api.Database, device_uuid: str, actor: str,
-                     kinds: Collection[hold.HoldKind] = hold.WITHDRAWING,
-                     ) -> None:
-    """Remove what withdraws a device; its host cleans it.
-
-    :param actor: who has it cleaned again
-    :param kinds: of the holds to remove, see withdrawal.release
-    """
-    host_id = device_db.host_id(db, device_uuid)
-
-    def work(session: orm.Session) -> None:
-        host, device = device_db.lock(session, host_id, device_uuid)
-        if (hold.HoldKind.RETIRED in kinds
-                and hold.HoldKind.RETIRED in hold_db.kinds(session, device)):
-            retirement.reinstate(session, host, device, actor, kinds)
-        else:
-            withdrawal.release(session, host, device, actor, kinds)
-    db.write(work)

@@ -7,8 +7,6 @@ the host was locked.
 
 from __future__ import annotations
 
-import dataclasses
-import uuid as uuid_mod
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
@@ -216,8 +214,6 @@ def _repair_device(session: orm.Session, host: models.Host | None,
     assert found.repair is not None
     before = device_db.row(session, found.subject)
     now = device_db.after(before, _DEVICE_EVENTS[found.repair])
-    if found.repair is _Repair.QUARANTINE:
-        now = dataclasses.replace(now, clean_token=str(uuid_mod.uuid4()))
     device_db.swap(session, [(before, now)])
     if found.repair is _Repair.QUARANTINE:
         holds.add(session, host, device_db.get(session, found.subject),

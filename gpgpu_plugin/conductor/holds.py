@@ -88,32 +88,38 @@ def remove(session: orm.Session, host: models.Host, device: models.Device,
     if not removed:
         return ()
     before = _row(session, device)
-    gone = {found.kind for found in removed}
-    hold_db.remove(session, device.id, gone)
+    hold_db.remove(session, device.id, kinds)
     device_db.set_row(session, device, before, dataclasses.replace(
         before, holds=hold_db.kinds(session, device),
         generation=before.generation + 1))
-    if not hold.WITHDRAWING.isdisjoint(gone):
+    if any(found.kind in hold.WITHDRAWING for found in removed):
         ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
-                   reason=texts(removed), actor=actor)
+                   reason=hold_db.texts(removed), actor=actor)
         _, *vfs = device_db.with_vfs(session, device)
         if not vfs and not device_db.pci_function(device).has_vfs:
-            _distrust(device)
+            clean_anew(device)
         elif device.cleaned_steps:
             # It is cleaned as soon as somebody can get it as a whole.
             device.cleaned_steps = None
         for vf in vfs:
-            _distrust(vf)
+            clean_anew(vf)
     host_db.changed(host)
     return removed
 
 
-def _distrust(device: models.Device) -> None:
-    """Have a device cleaned, if nobody is assigned it (recleaning)."""
-    if device.state == _State.AVAILABLE:
+def clean_anew(device: models.Device) -> bool:
+    """Have a device cleaned before anybody else gets it (recleaning).
+
+    :returns: False: it will be anyway
+    """
+    # A claim that is aborted before the device was touched does not clean it.
+    if device.state in (_State.AVAILABLE, _State.PROVISIONING):
         device.cleaned_steps = device_db.NOTHING_PASSED
-    elif device.state == _State.DIRTY:
-        device.clean_attempt = None
+    elif device.state == _State.DIRTY and device.clean_attempt is not None:
+        device_db.try_again(device)
+    else:
+        return False
+    return True
 
 
 def of(session: orm.Session,
@@ -122,11 +128,6 @@ def of(session: orm.Session,
     session.flush()
     return {found.kind: found for found in hold_db.of_devices(
         session, [device.id]).get(device.id, ())}
-
-
-def texts(holds: Collection[models.Hold]) -> str | None:
-    """Return the reasons of holds, in one text; None: nobody said any."""
-    return '; '.join(filter(None, map(hold_db.text, holds))) or None
 
 
 def _row(session: orm.Session, device: models.Device) -> device_db.DeviceRow:

@@ -251,10 +251,8 @@ def _end_all(session: orm.Session, host: models.Host,
 def _hold(session: orm.Session, devices: Sequence[device_db.DeviceRow],
           fault: str) -> None:
     """Hold devices that failed, unless they are held for that already."""
-    held = hold_db.of_devices(session, {device.id for device in devices})
     for device in devices:
-        if not any(found.kind == hold.HoldKind.FAILED
-                   for found in held.get(device.id, ())):
+        if not hold_db.has(session, device.id, hold.HoldKind.FAILED):
             hold_db.add(session, device.id, hold.HoldKind.FAILED,
                         cleaning.shortened(fault))
 

@@ -133,8 +133,6 @@ def _retire(card: _Card, reason: str | None, actor: str,
     sessions.forget_gpu(card.host, card.gpu.stable_id)
     holds.add(card.session, card.host, card.gpu, hold.HoldKind.RETIRED,
               reason, actor)
-    hold_db.remove(card.session, card.gpu.id,
-                   [hold.HoldKind.IDENTITY_CHANGED])
 
 
 def replace(db: api.Database, uuid: str, actor: str) -> str:
@@ -201,6 +199,11 @@ def _split(card: _Card, actor: str) -> str:
     Until now the row of the GPU stood for both.
     """
     session, gpu = card.session, card.gpu
+    if not gpu.present:
+        raise withdrawal.refused(card.host, gpu, (
+            'it cannot be replaced: its host does not find the other card any '
+            'more; "gpgpu-manage device retire" takes it out of the cloud'))
+    of_card = _of_new_card(card)
     found = [device for device in card.devices if device.present
              and device.kind == device_rules.DeviceKind.PCI]
     copies = {device.id: _copy(device) for device in found}
@@ -226,7 +229,25 @@ def _split(card: _Card, actor: str) -> str:
         sighting_db.numbers(device_db.identity(copies[gpu.id])),
         copies[gpu.id].uuid)
     occupy(session, card.host, gpu, copies[gpu.id])
+    for held in of_card:
+        holds.add(session, card.host, copies[gpu.id],
+                  hold.HoldKind(held.kind), held.reason, held.actor)
     return copies[gpu.id].uuid
+
+
+def _of_new_card(card: _Card) -> list[models.Hold]:
+    """Take from a GPU the holds of the card that was found in its place.
+
+    Those are younger than the finding: the card's number brought them along
+    (sightings), or an operator set them since.
+    """
+    own = holds.of(card.session, card.gpu)
+    changed = own.pop(hold.HoldKind.IDENTITY_CHANGED, None)
+    found = [held for kind, held in own.items() if kind in hold.DECIDED
+             and changed is not None and held.id > changed.id]
+    hold_db.remove(card.session, card.gpu.id, {
+        hold.HoldKind.IDENTITY_CHANGED, *(held.kind for held in found)})
+    return found
 
 
 def _copy(device: models.Device) -> models.Device:

@@ -135,14 +135,17 @@ def _follow(session: orm.Session, host: models.Host, gpu: models.Device,
     :param before: the GPU of that place
     :returns: whether an operator quarantined or retired it there
     """
-    if before.host_id == host.id and before.present:
+    if before.host_id == host.id and before.present and any(
+            number is not None and number == other for number, other in zip(
+                *(sighting_db.numbers(device_db.identity(device))
+                  for device in (before, gpu)), strict=True)):
         # The GPUs of one board may show one number.
         return False
     there = session.get_one(models.Host, before.host_id)
     found = {
         kind: held for device in device_db.with_vfs(session, before)
         for kind, held in holds.of(session, device).items()
-        if kind in hold.FOLLOWING}
+        if kind in hold.DECIDED}
     for kind, held in found.items():
         text = (f'it was {kind} at {before.address} of {there.name}'
                 + (f': {held.reason}' if held.reason else ''))

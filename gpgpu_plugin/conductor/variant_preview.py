@@ -77,7 +77,7 @@ def _cleaned(variants: Sequence[rules.Variant], wanted: Collection[str],
     for device in devices:
         variant = by_name.get(places[device.stable_id].variant or '')
         if (variant is not None
-                and hold.WITHDRAWING.isdisjoint(holds.get(device.id, ()))
+                and not hold.is_withdrawn(holds.get(device.id, ()))
                 and _is_cleaned(device, variant)):
             counts[variant.name] += 1
     return dict(counts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices that an operator withdraws from instances, or has cleaned now.
 
-Guests get a whole GPU, or its VFs, never both: what is done to a GPU that has
-VFs is done to these.
+Guests get a whole GPU, or its VFs, never both: a hold of a GPU holds its VFs,
+and a GPU that has VFs is released and cleaned by releasing and cleaning these.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import hold
 
 _State = device_rules.DeviceState
+_CLEANABLE = frozenset({hold.HoldKind.QUARANTINED, hold.HoldKind.FAILED})
+"""Kinds that end with a cleaning."""
 
 
 def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
@@ -54,7 +56,7 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
 
 def _already(session: orm.Session, device: models.Device) -> str:
     """Return why a device cannot be quarantined once more."""
-    reason = holds.texts(holds.of(session, device).values())
+    reason = hold_db.texts(holds.of(session, device).values())
     if device.state in device_rules.ASSIGNED_STATES:
         return (f'it cannot be quarantined, since it is {device.state} and is '
                 f'already to be quarantined when its assignment ends: '
@@ -97,20 +99,9 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         _check_cleanable(session, host, device, parts, vgpus)
         changed = [part for part in (device, *vfs(vgpus)) if holds.remove(
             session, host, part, _CLEANABLE, actor)]
-        for part in parts:
-            if part.state == _State.AVAILABLE:
-                part.cleaned_steps = device_db.NOTHING_PASSED
-                changed.append(part)
-            elif (part.state == _State.DIRTY
-                    and part.clean_attempt is not None):
-                device_db.try_again(part)
-                changed.append(part)
+        changed += filter(holds.clean_anew, parts)
         record(session, host, 'clean', list(dict.fromkeys(changed)))
     db.write(work)
-
-
-_CLEANABLE = hold.WITHDRAWING - {
-    hold.HoldKind.RETIRED, hold.HoldKind.IDENTITY_CHANGED}
 
 
 def waits_for_vfs(host_name: str, gpu: models.Device) -> str:
@@ -125,14 +116,14 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
     """Remove what withdraws a device, and have it cleaned.
 
     On an assigned device the hold that waits is removed. A GPU stands for its
-    VFs. See Conductor.hold_remove.
+    VFs and mdevs. See Conductor.hold_remove.
 
     :param actor: who accepts it, for the ledger
     :param kinds: of the holds to remove
     :raises Conflict: nothing withdraws it, or a guest has a vGPU on it
     """
     vgpus = children(session, device)
-    held = [part for part in (device, *vfs(vgpus))
+    held = [part for part in (device, *vgpus)
             if not holds.of(session, part).keys().isdisjoint(kinds)]
     if not held:
         raise refused(host, device, _not_withdrawn(
@@ -151,14 +142,14 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
 
 def _not_withdrawn(session: orm.Session, device: models.Device,
                    parts: Sequence[models.Device]) -> str:
-    """Return why a device cannot be released that has no hold of its own."""
+    """Return why a device has none of the holds that are to be removed."""
     own, gpu = holds.of(session, device), gpu_of(session, device)
-    if own and gpu is device:
-        return f'it cannot be released: its holds are {", ".join(own)}'
-    if hold.shown_as(holds.of(session, gpu)):
+    withdrawn = hold.shown_as(holds.of(session, gpu))
+    if withdrawn is not None and gpu is not device:
         return (f'it cannot be released: its GPU {gpu.address} is '
-                f'{hold.shown_as(holds.of(session, gpu))}; name the GPU, '
-                f'{gpu.uuid}')
+                f'{withdrawn}; name the GPU, {gpu.uuid}')
+    if own:
+        return f'it cannot be released: it is only held as {", ".join(own)}'
     return device_rules.refusal(device.state, 'released') if (
         parts[0].group_id) else (
             f'it cannot be released: it is unmanaged ({device.reason}); '
@@ -240,9 +231,10 @@ def _check_cleanable(session: orm.Session, host: models.Host,
                   'back')
     elif hold.HoldKind.IDENTITY_CHANGED in own:
         reason = (f'{own[hold.HoldKind.IDENTITY_CHANGED].reason}; '
-                  f'"gpgpu-manage device replace" accepts the new device, '
-                  f'"gpgpu-manage device release" says that it is the same')
-    elif not hold.WITHDRAWING.isdisjoint(kinds - own.keys()):
+                  + ('"gpgpu-manage device replace" accepts the new device, '
+                     if gpu is device else '')
+                  + '"gpgpu-manage device release" says that it is the same')
+    elif hold.is_withdrawn(kinds - own.keys()):
         reason = (f'its GPU {gpu.address} is '
                   f'{hold.shown_as(kinds - own.keys())}; name the GPU')
     elif (parts[0].group_id is None and parts[0].state == _State.AVAILABLE
@@ -255,7 +247,7 @@ def _check_cleanable(session: orm.Session, host: models.Host,
                 if vgpu.present and vgpu.state != _State.AVAILABLE]
         if used:
             reason = (f'a vGPU on it is {used[0].state}; wait until it is '
-                      f'available')
+                      f'available, or see "gpgpu-manage hold list"')
         elif device_db.pci_function(device).has_vgpus:
             reason = ('it has vGPUs that no instance of this cloud uses; '
                       'remove them on the host first')

@@ -44,10 +44,10 @@ Both take about 4 kB. The values are immutable.
 class DeviceRow:
     """A row as it was read; models.Device gives the meaning of its columns.
 
-    :ivar holds: kinds of its holds, and of those of its GPU
-
     Claims read and write such values instead of the ORM's objects, which cost
     them three quarters of their time.
+
+    :ivar holds: kinds of its holds, and of those of its GPU
     """
 
     id: int
@@ -306,8 +306,12 @@ def _clean_or_new() -> sa.Select[models.Device, models.Variant, bool]:
                    sa.bindparam('of_hosts', expanding=True)),
                models.Device.kind == str(device_rules.DeviceKind.PCI),
                sa.or_(
-                   models.Device.state == str(
-                       device_rules.DeviceState.AVAILABLE),
+                   sa.and_(
+                       models.Device.state == str(
+                           device_rules.DeviceState.AVAILABLE),
+                       # A VF that is away is cleaned when it returns.
+                       sa.or_(models.Device.present,
+                              models.Device.parent_id.is_(None))),
                    sa.and_(
                        models.Device.state == str(
                            device_rules.DeviceState.DIRTY),

@@ -76,9 +76,7 @@ def own_state(device: type[models.Device] = models.Device,
 @functools.cache
 def is_retired() -> sa.ColumnElement[bool]:
     """Return the condition that a device is shown as retired."""
-    return sa.and_(
-        hold_db.is_held([hold.HoldKind.RETIRED]),
-        models.Device.state.not_in(sorted(device_rules.ASSIGNED_STATES)))
+    return own_state() == device_rules.RETIRED
 
 
 @functools.cache

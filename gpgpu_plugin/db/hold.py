@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import typing
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -18,6 +19,18 @@ from gpgpu_plugin.domain import hold
 
 TABLE = models.Base.metadata.tables['holds']
 Hold = models.Hold
+
+class AnyDevice(typing.Protocol):
+    """A row of a device, as an object or as a value."""
+
+    @property
+    def id(self) -> int:
+        """Id of the row."""
+
+    @property
+    def parent_id(self) -> int | None:
+        """Id of the row of its GPU."""
+
 
 Kinds = frozenset[str]
 """Kinds of the holds of a device, and of those of its GPU."""
@@ -46,6 +59,11 @@ def text(found: Hold) -> str | None:
         f': {found.reason}' if found.reason else '')
 
 
+def texts(holds: Iterable[Hold]) -> str | None:
+    """Return why a device is held, in one text; None: nobody said why."""
+    return '; '.join(filter(None, map(text, holds))) or None
+
+
 def at(found: Hold) -> str:
     """Return since when a hold is there: ISO 8601, UTC."""
     return found.since.isoformat(timespec='seconds') + 'Z'
@@ -66,6 +84,12 @@ def remove(session: orm.Session, device_id: int,
         TABLE.c.device_id == device_id, TABLE.c.kind.in_(sorted(kinds))))
 
 
+def has(session: orm.Session, device_id: int, kind: hold.HoldKind) -> bool:
+    """Return whether a device itself has a hold of a kind."""
+    return session.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.device_id == device_id, TABLE.c.kind == str(kind))) is not None
+
+
 def of_devices(session: orm.Session, device_ids: Collection[int],
                ) -> Mapping[int, Sequence[Hold]]:
     """Return the own holds of devices by their ids, the oldest first."""
@@ -74,6 +98,17 @@ def of_devices(session: orm.Session, device_ids: Collection[int],
             Hold.device_id.in_(device_ids)).order_by(Hold.id)):
         found[row.device_id].append(row)
     return found
+
+
+def of_rows(session: orm.Session, devices: Collection[AnyDevice],
+            ) -> Mapping[int, Sequence[Hold]]:
+    """Return the holds of devices, and then those of their GPUs, by id."""
+    found = of_devices(session, {
+        id for device in devices for id in (device.id, device.parent_id)
+        if id is not None}) if devices else {}
+    return {device.id: [*found.get(device.id, ()),
+                        *found.get(device.parent_id or 0, ())]
+            for device in devices}
 
 
 def kinds(session: orm.Session, device: models.Device) -> Kinds:

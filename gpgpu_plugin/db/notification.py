@@ -101,10 +101,8 @@ def _devices(session: orm.Session, devices: Sequence[
     :param devices: each after the state that it had before
     """
     hosts, variants = _names(session, [device for _, device in devices])
-    held = {device.id: device.parent_id for _, device in devices
-            if device.holds}
-    holds = hold_db.of_devices(session, {
-        *held, *filter(None, held.values())}) if held else {}
+    holds = hold_db.of_rows(session, [
+        device for _, device in devices if device.holds])
     return [objects.DevicePayload(
         request_id=author.of(session).request_id, uuid=device.uuid,
         host=hosts[device.host_id], address=device.address,
@@ -113,17 +111,13 @@ def _devices(session: orm.Session, devices: Sequence[
         serial=serial(device.pci_function),
         vgpu_type=device.vgpu_type, old_state=old_state, state=_state(device),
         enabled=hold.HoldKind.DISABLED not in device.holds,
-        present=device.present, reason=_reason(device, [
-            hold_db.text(found) for id in (device.id, device.parent_id)
-            for found in holds.get(id or 0, ())]),
+        present=device.present, reason=_shortened(
+            hold_db.texts(holds.get(device.id, ())) or device.reason),
         generation=device.generation) for old_state, device in devices]
 
 
-def _reason(device: device_db.DeviceRow,
-            of_holds: Iterable[str | None]) -> str | None:
-    """Return why a device is withdrawn, unmanaged or waits."""
-    return cleaning.shortened('; '.join(filter(
-        None, (*of_holds, device.reason)))) or None
+def _shortened(reason: str | None) -> str | None:
+    return reason and cleaning.shortened(reason)
 
 
 def serial(function: str | None) -> str | None:

@@ -147,7 +147,7 @@ def of_device(shown_state: str, gpu_health: str | None,
 
 def is_decided(kinds: Collection[str]) -> bool:
     """Return whether an operator has withdrawn a device, and so knows it."""
-    return not hold.FOLLOWING.isdisjoint(kinds)
+    return not hold.DECIDED.isdisjoint(kinds)
 
 
 def of_variant(status: str, reason: str | None) -> Iterator[Cause]:

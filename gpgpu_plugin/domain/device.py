@@ -15,7 +15,7 @@
        clean_passed
 
 Not drawn: after a restore of the database from a backup, ``adopt`` takes a
-device in any state to assigned, since its host knows who uses it.
+device that nobody has to assigned, since its host knows who uses it.
 ``distrust`` is for a device that its host must clean before it is offered: it
 is new, may have been used or elsewhere, has not passed what is required now,
 or an operator has it cleaned. ``accept`` is for a new GPU that got VFs, which
@@ -141,7 +141,7 @@ _COMMAND = '"gpgpu-manage device'
 
 ADVICE: Mapping[str, str] = types.MappingProxyType({
     _S.AVAILABLE: f'{_COMMAND} quarantine" or {_COMMAND} set --disable" '
-                  f'withholds it, {_COMMAND} clean" has it cleaned',
+                  f'holds it, {_COMMAND} clean" has it cleaned',
     _S.PROVISIONING: 'an instance is getting it: wait, or delete its server',
     _S.ASSIGNED: 'migrate or delete the server that has it first',
     _S.DIRTY: f'its host cleans it: wait, or see {_COMMAND} show"',

@@ -17,7 +17,8 @@ class HoldKind(enum.StrEnum):
 
     ``retired``: an operator takes it out of the cloud for good.
     ``quarantined``: an operator withdraws it. ``failed``: its cleaning failed,
-    or it failed while a guest was to get it. ``identity_changed``: a scan
+    it failed while a guest was to get it, or its state contradicted its
+    assignments. ``identity_changed``: a scan
     found another device in its place. ``disabled``: an operator does not offer
     it for now.
     """
@@ -39,12 +40,19 @@ WITHDRAWING = QUARANTINE | {HoldKind.RETIRED}
 ``device release`` removes them.
 """
 
-FOLLOWING = frozenset({HoldKind.QUARANTINED, HoldKind.RETIRED})
-"""Kinds that an operator set on a card, which follow its number."""
+DECIDED = frozenset({HoldKind.QUARANTINED, HoldKind.RETIRED})
+"""Kinds with which an operator withdraws a device.
 
+They follow the number of its card.
+"""
 
 BY_OPERATORS = (HoldKind.QUARANTINED, HoldKind.DISABLED, HoldKind.RETIRED)
 """Kinds that operators set."""
+
+
+def is_withdrawn(kinds: Collection[str]) -> bool:
+    """Return whether one of the kinds withdraws a device."""
+    return not WITHDRAWING.isdisjoint(kinds)
 
 
 def shown_as(holds: Collection[str]) -> str | None:

@@ -180,9 +180,8 @@ class VGPUTypeInfo:
 class DeviceInfo:
     """A device: a GPU, a VF or an mdev row.
 
-    :ivar shown_state: ``unmanaged``, ``missing`` or ``disabled`` where one of
-        them applies to a device that is not assigned, else the state; an
-        assigned device that is missing is shown as ``assigned``
+    :ivar state: see domain.device.own_state
+    :ivar shown_state: see domain.device.shown_state
     :ivar holds: why it is not offered, whatever its state is: its holds and
         those of its GPU, each with its author and its beginning
     :ivar used_by: UUID of the instance that it is assigned to

@@ -86,9 +86,9 @@ class DevicePayload(Payload):
     :ivar serial: serial number that the device reports itself
     :ivar vgpu_type: of the vGPU that is there
     :ivar old_state: None: the state is the same as before
-    :ivar state: a domain.device.DeviceState
-    :ivar reason: why it is quarantined
-    :ivar generation: counts the changes of the state of this device
+    :ivar state: see domain.device.own_state
+    :ivar reason: why it is held, unmanaged or waits
+    :ivar generation: counts the changes of its state and of its own holds
     """
 
     VERSION: typing.ClassVar[str] = '1.0'

@@ -17,7 +17,7 @@ _Context = gpgpu_context.RequestContext
 
 
 class Devices(typing.Protocol):
-    """Methods for operators: devices that are faulty, suspect or exchanged."""
+    """Methods for operators: hold, clean, accept and replace devices."""
 
     @caller.operators()
     def hold_list(self, ctxt: _Context, *, host: str | None,
@@ -45,9 +45,9 @@ class Devices(typing.Protocol):
         :raises NotFound: no device has this UUID
         :raises Invalid: the reason is empty or has several lines, or operators
             set no such kind
-        :raises Conflict: the device is quarantined or retired already, or is
-            an mdev row; or it is to be retired, and an instance has the GPU
-            or a vGPU of it, or it is a VF
+        :raises Conflict: it is an mdev row; it is to be quarantined or retired
+            and is so already; or it is to be retired, and an instance has the
+            GPU or a vGPU of it, or it is a VF
         """
 
     @caller.operators(once=True)
@@ -60,9 +60,9 @@ class Devices(typing.Protocol):
         :param kinds: each a domain.hold.HoldKind
         :raises NotFound: no device has this UUID
         :raises Invalid: there is no such kind
-        :raises Conflict: the device has no such hold, a guest has a vGPU on
-            it, another card has the place of a retired one, or it is an mdev
-            row
+        :raises Conflict: the device has none of the named kinds other than
+            ``disabled``, a guest has a vGPU on it, another card has the place
+            of a retired one, or it is an mdev row; then nothing is removed
         """
 
     @caller.operators(once=True)

@@ -145,7 +145,7 @@ class Operators(typing.Protocol):
     @caller.operators(once=True)
     def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
                    ) -> admin.HostInfo:
-        """Withdraw the devices of a host, or offer them again.
+        """Stop offering the devices of a host, or offer them.
 
         Instances keep their devices. Idempotent.
 

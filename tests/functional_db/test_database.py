@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import reports
@@ -23,6 +22,7 @@ from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -410,7 +410,7 @@ class RetireBesideClaim(base.ConductorTestCase):
             shown = device_admin.show(self.db, device).shown_state
             if retired:
                 self.assertEqual('retired', shown)
-                cleaning.operator_release(self.db, device, 'op')
+                hold_admin.release(self.db, device, 'op')
             else:
                 self.assertEqual('assigned', shown)
                 releases.release(self.db, base.uuids(claimed))

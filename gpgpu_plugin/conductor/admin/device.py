@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -67,7 +66,8 @@ def list_all(db: api.Database, host: str | None = None,
             limit=pages.size(limit), marker=marker)
         partitions = _all_partitions(session, [
             device.row for device in found])
-        reasons, held = _reasons(session, found), _holds(session, found)
+        reasons = _reasons(session, found)
+        held = hold_db.of_rows(session, [device.row for device in found])
         return tuple(dataclasses.replace(
             _info(device, states, reasons, held),
             link_partitions=partitions.get(device.row.id, ()))
@@ -113,7 +113,8 @@ def show(db: api.Database, uuid: str, *,
         before = device_db.replaced(session, found.row)
         return dataclasses.replace(
             _info(found, host_states.HostStates(session, silent_after),
-                  _reasons(session, [found]), _holds(session, [found])),
+                  _reasons(session, [found]),
+                  hold_db.of_rows(session, [found.row])),
             replaces=before.uuid if before else None,
             link_partitions=_all_partitions(
                 session, [found.row]).get(found.row.id, ()))
@@ -148,21 +149,11 @@ def _reasons(session: orm.Session,
     }
 
 
-_Holds = Mapping[int, Sequence[models.Hold]]
-
-
-def _holds(session: orm.Session,
-           devices: Iterable[device_list.ListedDevice]) -> _Holds:
-    """Return the holds of devices and of their GPUs, by the id of each."""
-    return hold_db.of_devices(session, {
-        id for device in devices
-        for id in (device.row.id, device.row.parent_id) if id is not None})
-
-
 def _info(device: device_list.ListedDevice, states: host_states.HostStates,
-          reasons: Mapping[str, str], held: _Holds) -> objects.DeviceInfo:
+          reasons: Mapping[str, str],
+          holds: Mapping[int, Sequence[models.Hold]]) -> objects.DeviceInfo:
     row = device.row
-    found = [*held.get(row.id, ()), *held.get(row.parent_id or 0, ())]
+    found = holds[row.id]
     function = device_db.pci_function(row)
     return objects.DeviceInfo(
         uuid=row.uuid, host=device.host,
@@ -172,7 +163,7 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         address=row.address, state=device.own_state, variant=device.variant,
         shown_state=device.shown_state, kind=row.kind,
         enabled=all(held.kind != hold.HoldKind.DISABLED for held in found),
-        holds=tuple(_text(held) for held in found),
+        holds=tuple(map(_text, found)),
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
         used_by=device.used_by, project_id=device.project_id,
         type=device.type, replaced_by=row.replaced_by,
@@ -199,7 +190,7 @@ def _reason(row: models.Device, host_name: str,
     :param held: its holds, and those of its GPU
     :param other: another reason, such as vGPUs that others made
     """
-    reasons = list(map(hold_db.text, held))
+    reasons = [hold_db.texts(held)]
     if row.awaits_replacement:
         reasons.append('the next card in its place replaces it')
     if any(reasons):
@@ -212,28 +203,31 @@ def _reason(row: models.Device, host_name: str,
 
 
 def set_(db: api.Database, uuid: str, actor: str, *, enabled: bool,
-         reason: str | None = None) -> objects.DeviceInfo:
+         reason: str | None = None) -> None:
     """Enable or disable claims of a device (Conductor.hold_add).
 
-    A GPU that has VFs stands for these, too: they may have a variant of their
-    own.
+    A GPU stands for its VFs, of which one may have been disabled by itself.
     """
     host_id = device_db.host_id(db, uuid)
+    kind = hold.HoldKind.DISABLED
 
-    def work(session: orm.Session) -> objects.DeviceInfo:
+    def work(session: orm.Session) -> None:
         host, device = device_db.lock(session, host_id, uuid)
         withdrawal.check_no_mdev(
             host, device, 'enabled' if enabled else 'disabled')
-        kind = hold.HoldKind.DISABLED
-        # A VF may have been disabled by itself.
-        changed = [part for part in device_db.with_vfs(session, device)
-                   if holds.remove(session, host, part, [kind], actor)] if (
-            enabled) else [device] if (
-            holds.add(session, host, device, kind, reason, actor)) else []
+        gpu = withdrawal.gpu_of(session, device)
+        if enabled and gpu is not device and kind in holds.of(session, gpu):
+            raise withdrawal.refused(host, device, (
+                f'it cannot be enabled: its GPU {gpu.address} is disabled; '
+                f'name the GPU, {gpu.uuid}'))
+        if enabled:
+            changed = [
+                part for part in device_db.with_vfs(session, device)
+                if holds.remove(session, host, part, [kind], actor)]
+        else:
+            changed = [device] if holds.add(
+                session, host, device, kind, reason, actor) else []
         withdrawal.record(
             session, host, 'enable' if enabled else 'disable', changed,
             reason)
-        found = device_list.get(session, uuid)
-        return _info(found, host_states.HostStates(session, None),
-                     {}, _holds(session, [found]))
-    return db.write(work)
+    db.write(work)

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 
+from sqlalchemy import orm
+
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import hold
@@ -55,11 +58,31 @@ def remove(db: api.Database, uuid: str, kinds: Sequence[str],
            actor: str) -> None:
     """Remove holds of a device (Conductor.hold_remove)."""
     known = {_kind(kind, tuple(hold.HoldKind)) for kind in kinds}
+    withdrawing = known & hold.WITHDRAWING
+    if withdrawing:
+        release(db, uuid, actor, withdrawing)
+    # It cannot be refused any more.
     if hold.HoldKind.DISABLED in known:
         device_admin.set_(db, uuid, actor, enabled=True)
-    if not hold.WITHDRAWING.isdisjoint(known):
-        cleaning.operator_release(
-            db, uuid, actor, known & hold.WITHDRAWING)
+
+
+def release(db: api.Database, uuid: str, actor: str,
+            kinds: Collection[hold.HoldKind] = hold.WITHDRAWING) -> None:
+    """Remove what withdraws a device; its host cleans it.
+
+    :param actor: operator who does it
+    :raises Conflict: see Conductor.hold_remove
+    """
+    host_id = device_db.host_id(db, uuid)
+
+    def work(session: orm.Session) -> None:
+        host, device = device_db.lock(session, host_id, uuid)
+        if (hold.HoldKind.RETIRED in kinds
+                and hold.HoldKind.RETIRED in hold_db.kinds(session, device)):
+            retirement.reinstate(session, host, device, actor, kinds)
+        else:
+            withdrawal.release(session, host, device, actor, kinds)
+    db.write(work)
 
 
 def _kind(kind: str, allowed: Sequence[hold.HoldKind]) -> hold.HoldKind:

@@ -209,16 +209,16 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
                    'restored, or start its nova-compute. Or use --force if '
                    'the GPUs are gone')
     kinds = hold_db.kinds_of_hosts(session, [host.id])
-    withheld = [
+    kept = [
         f'{device.address} ({device.uuid}) is {reason}'
         for device in device_db.of_hosts(session, [host.id])
-        if (reason := _withheld(
+        if (reason := _kept_reason(
             device, kinds.get(device.id, ()))) is not None]
-    if not withheld:
+    if not kept:
         return
-    named = withheld[:_NAMED]
-    if len(withheld) > _NAMED:
-        named.append(f'{len(withheld) - _NAMED} more would be offered')
+    named = kept[:_NAMED]
+    if len(kept) > _NAMED:
+        named.append(f'{len(kept) - _NAMED} more would be offered')
     raise exception.Conflict(
         kind='host', name=host.name,
         reason=f'{"; ".join(named)}. If the host reports again, they are '
@@ -228,10 +228,10 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
                f'they may be offered')
 
 
-def _withheld(device: models.Device, kinds: Collection[str]) -> str | None:
+def _kept_reason(device: models.Device, kinds: Collection[str]) -> str | None:
     """Return why a device is not offered that a scan would find again.
 
-    :param kinds: of its holds
+    :param kinds: of its holds and those of its GPU
     """
     withdrawn = hold.shown_as(kinds)
     if withdrawn == device_rules.RETIRED:

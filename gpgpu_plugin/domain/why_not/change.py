@@ -19,7 +19,6 @@ from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain.why_not import host as host_mod
 
 _State = device_rules.DeviceState
-_UNCLEAN = frozenset({_State.DIRTY, _State.CLEANING})
 
 
 class ChangeKind(enum.StrEnum):
@@ -81,13 +80,13 @@ def _waiting(host: host_mod.Host) -> list[str]:
     if host.state is host_state.HostState.SILENT:
         return []
     return _devices(host, lambda device: (
-        device.state in _UNCLEAN
-        and hold.WITHDRAWING.isdisjoint(device.holds)))
+        device.state in device_rules.UNCLEAN_STATES
+        and not hold.is_withdrawn(device.holds)))
 
 
 def _quarantined(host: host_mod.Host) -> list[str]:
     return _devices(host, lambda device: (
-        not hold.WITHDRAWING.isdisjoint(device.holds)))
+        hold.is_withdrawn(device.holds)))
 
 
 def _disabled(host: host_mod.Host) -> list[str]:
@@ -164,7 +163,7 @@ def _device_after(device: group_mod.Device, subjects: _Subjects,
     if device.id in subjects[ChangeKind.ENABLE]:
         holds -= {hold.HoldKind.DISABLED}
     # What was withdrawn is cleaned with its repair.
-    if device.id in moved or (state in _UNCLEAN and (
+    if device.id in moved or (state in device_rules.UNCLEAN_STATES and (
             device.id in subjects[ChangeKind.WAIT]
             or device.id in subjects[ChangeKind.REPAIR])):
         state = _State.AVAILABLE

@@ -33,7 +33,7 @@ class DocumentationTest(oslotest_base.BaseTestCase):
 
     def test_page_has_every_cause_beside_its_severity(self):
         page = (pathlib.Path(__file__).parents[3] / 'doc' / 'source' / 'admin'
-                / 'day2.rst').read_text(encoding='utf-8')
+                / 'status.rst').read_text(encoding='utf-8')
         rows = {row.partition('`')[0]: ' '.join(row.split())
                 for row in page.partition('* - severity')[2].split('* - ``')}
         for cause, (severity, _) in attention.RULES.items():

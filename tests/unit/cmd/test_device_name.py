@@ -29,7 +29,7 @@ class DeviceNameTest(base.CommandTestCase):
                 'device', 'show', 'h1', address)['UUID'])
         self.done('device', 'set', 'h1', '03:00.0', '--disable')
         self.assertFalse(self.device('0000:03:00.0').enabled)
-        self.assertIn('its holds are disabled', self.refused(
+        self.assertIn('it is only held as disabled', self.refused(
             'device', 'release', 'h1', '03:00.0'))
         self.done('device', 'history', 'h1', '03:00.0')
 

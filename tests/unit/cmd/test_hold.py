@@ -52,7 +52,7 @@ class HoldTest(base.CommandTestCase):
 
     def test_hold_that_is_not_there_is_not_removed(self):
         self.add('disabled')
-        self.assertIn('its holds are disabled', self.refused(
+        self.assertIn('it is only held as disabled', self.refused(
             'hold', 'remove', 'h1', '0000:00:00.0', '--kind', 'failed'))
         self.assertIn('quarantined already', self.refused(
             'hold', 'add', 'h1', '0000:00:00.0', '--kind', 'quarantined',

@@ -9,6 +9,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
@@ -98,7 +99,7 @@ class AcceptanceTest(base.ConductorTestCase):
                           cleaned.failed('no answer'))
         self.assertIn('since it is quarantined',
                       self.refused(task.device_uuid))
-        cleaning.operator_release(self.db, task.device_uuid, OPERATOR)
+        hold_admin.release(self.db, task.device_uuid, OPERATOR)
         self.assertIn('not new', self.refused(task.device_uuid))
 
     def test_device_that_waits_for_another_policy_is_accepted(self):
@@ -117,7 +118,7 @@ class AcceptanceTest(base.ConductorTestCase):
         device = self.uuids(state='dirty')[0]
         withdrawal.quarantine(self.db, device, 'heat', OPERATOR)
         self.assertIn('since it is quarantined', self.refused(device))
-        cleaning.operator_release(self.db, device, OPERATOR)
+        hold_admin.release(self.db, device, OPERATOR)
         self.accept(device)
 
     def test_stricter_policy_has_an_accepted_device_cleaned(self):

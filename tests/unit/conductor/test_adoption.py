@@ -13,6 +13,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -331,10 +332,10 @@ class UnmanagedAdoptionTest(AdoptionMixin, base.ConductorTestCase):
         [uuid] = [device.uuid for device in device_admin.list_all(self.db)
                   if device.stable_id == self.functions[1].id]
         withdrawal.quarantine(self.db, uuid, 'by mistake', 'op')
-        cleaning.operator_release(self.db, uuid, 'op')
+        hold_admin.release(self.db, uuid, 'op')
         self.assertEqual('available', self.state(1))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
-        exc = self.assertRaises(exception.Conflict, cleaning.operator_release,
+        exc = self.assertRaises(exception.Conflict, hold_admin.release,
                                 self.db, uuid, 'op')
         self.assertIn('unmanaged (it is the display that the host booted '
                       'with); nothing cleans it', str(exc))

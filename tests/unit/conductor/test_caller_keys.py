@@ -201,7 +201,7 @@ class SignedCallsTest(base.ConductorTestCase):
         found = []
         device = self.api.device_list(context.admin())[0]
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.cleaning.operator_release',
+            'gpgpu_plugin.conductor.admin.hold.release',
             lambda db, device, actor, kinds: found.append(actor) or 'h1'))
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.conductor.admin.device.show',

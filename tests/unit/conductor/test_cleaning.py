@@ -12,6 +12,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import models
@@ -85,7 +86,7 @@ class VFsRefusedTest(CleaningCase):
         self.assertEqual('quarantined', device_admin.show(
             self.db, task.device_uuid).state)
         self.assertEqual((task.stable_id,), self.refused(task.stable_id))
-        cleaning.operator_release(self.db, task.device_uuid, 'admin')
+        hold_admin.release(self.db, task.device_uuid, 'admin')
         self.clean_all()
         self.assertEqual((), self.refused(task.stable_id))
 
@@ -393,7 +394,7 @@ class FinishedTest(CleaningCase):
         self.assertEqual(
             'cleaning failed: reset failed: looked at', device.reason)
         self.assertEqual('clean_failed', self.kinds()[-1])
-        cleaning.operator_release(self.db, device.uuid, 'op@c1')
+        hold_admin.release(self.db, device.uuid, 'op@c1')
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
 
@@ -579,7 +580,7 @@ class OperatorReleaseTest(CleaningCase):
 
     def test_release_makes_it_dirty_with_a_token_of_its_own(self):
         task = self.quarantined()
-        cleaning.operator_release(self.db, task.device_uuid, 'op@c1')
+        hold_admin.release(self.db, task.device_uuid, 'op@c1')
         [again] = cleaning.tasks(self.db, 'h1')
         self.assertNotEqual(task.token, again.token)
         self.assertEqual(task.assignment_uuid, again.assignment_uuid)
@@ -588,17 +589,17 @@ class OperatorReleaseTest(CleaningCase):
 
     def test_verdict_of_the_cleaning_before_the_release_is_refused(self):
         task = self.quarantined()
-        cleaning.operator_release(self.db, task.device_uuid, 'op@c1')
+        hold_admin.release(self.db, task.device_uuid, 'op@c1')
         self.assertRaises(exception.Conflict, self.start, task)
 
     def test_device_that_is_not_quarantined_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
         self.assertRaises(
-            exception.Conflict, cleaning.operator_release,
+            exception.Conflict, hold_admin.release,
             self.db, device.uuid, 'op@c1')
         self.assertEqual({'available': 8}, self.states())
 
     def test_unknown_device_is_not_found(self):
         self.assertRaises(
-            exception.NotFound, cleaning.operator_release, self.db,
+            exception.NotFound, hold_admin.release, self.db,
             'none', 'op@c1')

@@ -14,6 +14,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
@@ -57,7 +58,7 @@ class ExchangeCase(test_cleaning.CleaningCase):
 
     def accept(self):
         """Have the operator release the device, and the host clean it."""
-        cleaning.operator_release(self.db, self.device().uuid, 'op')
+        hold_admin.release(self.db, self.device().uuid, 'op')
         self.clean_all()
         self.assertEqual(('available', None), (
             self.device().state, self.device().reason))

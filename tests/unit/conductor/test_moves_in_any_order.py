@@ -32,6 +32,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
@@ -250,7 +251,7 @@ class MoveMachine(RuleBasedStateMachine):
     # -- the operator --------------------------------------------------------
 
     @rule(host=HOSTS, verb=st.sampled_from([
-        withdrawal.clean, cleaning.operator_release, retirement.replace]),
+        withdrawal.clean, hold_admin.release, retirement.replace]),
         which=st.integers(0, VFS))
     def operate(self, host, verb, which):
         try:

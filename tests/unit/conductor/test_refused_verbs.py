@@ -4,10 +4,10 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
@@ -21,7 +21,7 @@ VERBS = {
     'quarantined': lambda db, uuid: withdrawal.quarantine(
         db, uuid, 'loud', OPERATOR),
     'cleaned': lambda db, uuid: withdrawal.clean(db, uuid, OPERATOR),
-    'released': lambda db, uuid: cleaning.operator_release(
+    'released': lambda db, uuid: hold_admin.release(
         db, uuid, OPERATOR),
     'retired': lambda db, uuid: retirement.retire(db, uuid, None, 'op'),
     'replaced': lambda db, uuid: retirement.replace(db, uuid, OPERATOR),

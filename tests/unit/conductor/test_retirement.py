@@ -13,6 +13,7 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -157,7 +158,7 @@ class RetireTest(RetirementCase):
 
     def test_release_brings_it_back_after_a_cleaning(self):
         self.retire()
-        cleaning.operator_release(self.db, self.old, OPERATOR)
+        hold_admin.release(self.db, self.old, OPERATOR)
         self.assertEqual(('dirty', 'H100'), (
             self.shown(self.old).shown_state, self.shown(self.old).variant))
         self.clean_all()
@@ -292,7 +293,7 @@ class ReplaceTest(RetirementCase):
         self.report(**NEW)
         new = self.replace().uuid
         self.assertIn(f'device {new} is in its place', self.refused(
-            cleaning.operator_release, self.old, OPERATOR))
+            hold_admin.release, self.old, OPERATOR))
 
     def test_assigned_gpu_is_refused(self):
         granted = self.boot(2)
@@ -335,16 +336,52 @@ class ReplaceTest(RetirementCase):
         self.report(**NEW)
         new = self.replace().uuid
         self.clean_all(passed=False)
-        cleaning.operator_release(self.db, new, OPERATOR)
+        hold_admin.release(self.db, new, OPERATOR)
         [task] = cleaning.tasks(self.db, 'h1')
         # The baseline of its place is that of the old card until then.
         self.assertEqual((True, False), (task.replaces, task.had_guest))
 
     def test_exchange_that_nobody_announced_is_of_no_replacement(self):
         self.report(**NEW)
-        cleaning.operator_release(self.db, self.old, OPERATOR)
+        hold_admin.release(self.db, self.old, OPERATOR)
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertFalse(task.replaces)
+
+
+class ReturnedTest(RetirementCase):
+    """A retired card that is put into a place once more."""
+
+    def test_replacing_does_not_bring_it_back(self):
+        self.retire(reason='fell off the bus')
+        self.report(**NEW)
+        new = self.replace().uuid
+        self.clean_all()
+        self.report()
+        self.assertEqual('retired', self.shown(new).state)
+        found = retirement.replace(self.db, new, OPERATOR)
+        self.clean_all()
+        self.assertEqual('retired', self.shown(found).state)
+        self.assertIn('fell off the bus', self.shown(found).reason)
+        # Nobody retired the other one for that.
+        self.assertNotIn('fell off the bus', self.shown(new).reason)
+
+    def test_card_that_was_exchanged_waits_after_its_retirement_too(self):
+        self.report(**NEW)
+        self.retire()
+        hold_admin.remove(self.db, self.old, ['retired'], OPERATOR)
+        self.assertEqual('quarantined', self.shown(self.old).state)
+        hold_admin.release(self.db, self.old, OPERATOR)
+        self.clean_all()
+        # It has been accepted: nothing is left to replace but itself.
+        self.assertEqual(self.old, retirement.replace(
+            self.db, self.old, OPERATOR))
+        self.assertEqual('retired', self.shown(self.old).state)
+
+    def test_card_that_left_again_is_not_accepted(self):
+        self.report(**NEW)
+        hosts.store(self.db, base.scan((base.function(1),)))
+        self.assertIn('does not find the other card', self.refused(
+            retirement.replace, self.old, OPERATOR))
 
 
 class VFTest(RetirementCase):
@@ -391,7 +428,7 @@ class VFTest(RetirementCase):
         claims.activate(self.db, base.uuids(granted))
         releases.release(self.db, base.uuids(granted))
         self.retire()
-        cleaning.operator_release(self.db, self.old, OPERATOR)
+        hold_admin.release(self.db, self.old, OPERATOR)
         # A host never resets a GPU that has VFs.
         self.assertEqual(['available', 'dirty', 'dirty'], self.states())
         self.assertEqual(set(self.vfs), {
@@ -413,7 +450,7 @@ class VFTest(RetirementCase):
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(
             whole, used_by='vf', sriov_numvfs=1),)))
-        cleaning.operator_release(self.db, gpu, OPERATOR)
+        hold_admin.release(self.db, gpu, OPERATOR)
         shown = self.shown(gpu)
         self.assertEqual('dirty', shown.state)
         self.assertIn('remove the VFs of 0000:01:00.0 on host h1',
@@ -426,13 +463,13 @@ class VFTest(RetirementCase):
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(
             whole, used_by='vf', sriov_numvfs=1),)))
-        cleaning.operator_release(self.db, gpu, OPERATOR)
+        hold_admin.release(self.db, gpu, OPERATOR)
         self.assertEqual('available', self.shown(gpu).state)
 
     def test_vf_of_a_retired_gpu_is_released_with_it_alone(self):
         self.retire()
         self.assertIn(f'name the GPU itself: 0000:00:00.0 ({self.old})',
-                      self.refused(cleaning.operator_release, self.vfs[0],
+                      self.refused(hold_admin.release, self.vfs[0],
                                    OPERATOR))
         self.assertEqual(3, len(self.listed(state='retired')))
 
@@ -441,7 +478,7 @@ class VFTest(RetirementCase):
         self.report(sriov_numvfs=3)
         self.assertEqual([], self.states())
         self.assertEqual(4, len(self.listed(state='retired')))
-        cleaning.operator_release(self.db, self.old, OPERATOR)
+        hold_admin.release(self.db, self.old, OPERATOR)
         self.assertEqual(['available', *['dirty'] * 3], self.states())
 
     def test_vfs_of_the_new_card_are_cleaned(self):
@@ -491,7 +528,7 @@ class MdevTest(vgpu_base.VGPUTestCase):
         [gpu, row] = device_admin.list_all(self.db)
         releases.release(self.db, base.uuids(claim))
         retirement.retire(self.db, gpu.uuid, None, 'op')
-        cleaning.operator_release(self.db, gpu.uuid, OPERATOR)
+        hold_admin.release(self.db, gpu.uuid, OPERATOR)
         for device in (row, gpu):
             # The mdev may still be there: its host cleans no such GPU.
             self.assertEqual([device.uuid], [

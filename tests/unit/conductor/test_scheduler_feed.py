@@ -13,6 +13,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.domain.vgpu import capability
@@ -126,7 +127,7 @@ class ChangesTest(FeedTestCase):
                 else cleaned.failed('looked at'))
             check_changed(state)
             if not passed:
-                cleaning.operator_release(self.db, task.device_uuid, 'op@c1')
+                hold_admin.release(self.db, task.device_uuid, 'op@c1')
                 check_changed('dirty')
 
     def test_deleted_host_is_reported_to_those_who_may_know_it(self):

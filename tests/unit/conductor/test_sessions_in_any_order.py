@@ -24,10 +24,10 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.virt import steps
 from tests.fixtures import known_machine
@@ -429,7 +429,7 @@ class SessionMachine(RuleBasedStateMachine):
             device_admin.set_(
                 self.case.db, device.uuid, 'op@c1', enabled=True)
             if device.state == 'quarantined':
-                cleaning.operator_release(
+                hold_admin.release(
                     self.case.db, device.uuid, 'op@c1')
         self.run_for_days()
         assert not self.machine.dirty, self.machine.dirty

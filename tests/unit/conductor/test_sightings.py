@@ -10,6 +10,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
@@ -155,7 +156,7 @@ class OperatorTest(SightingCase):
         self.assertIn('it was retired at 0000:00:00.0 of h1: fell off the bus',
                       self.gpu('h2').reason)
         # Its release in the new place is not undone when the old one returns.
-        cleaning.operator_release(self.db, self.gpu('h2').uuid, OPERATOR)
+        hold_admin.release(self.db, self.gpu('h2').uuid, OPERATOR)
         self.boot_host('h2', boot='2')
         self.assertEqual('dirty', self.gpu('h2').state)
 

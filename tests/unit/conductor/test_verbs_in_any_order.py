@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
@@ -257,7 +258,7 @@ class VerbMachine(RuleBasedStateMachine):
     @rule(place=PLACES)
     def release(self, place):
         device = self.at(place)
-        if self.attempt('release', cleaning.operator_release, device,
+        if self.attempt('release', hold_admin.release, device,
                         OPERATOR, allowed=device in self.withdrawn
                         or self.states[device] in ('quarantined', 'retired')):
             if device in self.withdrawn:

@@ -24,6 +24,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -406,7 +407,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     def release_one(self, device):
         if self.attempt(
-                'release', device, cleaning.operator_release, OPERATOR):
+                'release', device, hold_admin.release, OPERATOR):
             self.forget_unseen(self.unit(device))
 
     @rule(data=st.data())
@@ -493,7 +494,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     def try_release(self, device):
         try:
-            cleaning.operator_release(self.case.db, device.uuid, OPERATOR)
+            hold_admin.release(self.case.db, device.uuid, OPERATOR)
         except exception.Conflict:
             assert any(found.state != device.state for found in self.listed()
                        if found.uuid == device.uuid), device

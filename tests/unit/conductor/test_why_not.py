@@ -14,6 +14,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -142,7 +143,7 @@ class _World:
         elif change.kind == 'enable':
             device_admin.set_(self.db, change.subject, 'op', enabled=True)
         elif change.kind == 'repair':
-            cleaning.operator_release(self.db, change.subject, 'me')
+            hold_admin.release(self.db, change.subject, 'me')
             self.clean({change.subject})
         else:
             assert change.kind == 'move', change

@@ -4,15 +4,21 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -121,13 +127,26 @@ class QuarantineTest(WithdrawalCase):
     def test_quarantine_that_is_yet_to_come_is_taken_back(self):
         granted = self.boot()
         uuid = self.quarantine(self.first().uuid).uuid
-        cleaning.operator_release(self.db, uuid, OPERATOR)
+        hold_admin.release(self.db, uuid, OPERATOR)
         self.assertEqual(('assigned', None), (
             self.shown(uuid).state, self.shown(uuid).reason))
         releases.release(self.db, base.uuids(granted))
         self.assertEqual('dirty', self.first().state)
         self.assertIn('it is dirty', self.refused(
-            cleaning.operator_release, uuid, OPERATOR))
+            hold_admin.release, uuid, OPERATOR))
+
+    def test_device_that_is_released_while_it_is_claimed_is_cleaned(self):
+        for facts in ({}, {'dsn': 'other'}):
+            granted = self.claim()
+            if facts:
+                hosts.store(self.db, base.scan((base.replace(0, **facts),)))
+            else:
+                self.quarantine(self.first().uuid)
+            hold_admin.release(self.db, self.first().uuid, OPERATOR)
+            releases.abort(self.db, base.uuids(granted), touched=False,
+                           fault=None)
+            self.assertEqual('dirty', self.first().state)
+            self.clean_all()
 
     def test_second_quarantine_is_refused_and_names_the_first_reason(self):
         uuid = self.quarantine(self.first().uuid).uuid
@@ -145,6 +164,24 @@ class QuarantineTest(WithdrawalCase):
         self.quarantine(self.first().uuid)
         hosts.store(self.db, base.scan((base.replace(0, driver='nvidia'),)))
         self.assertIn('fan is loud', self.first().reason)
+
+
+class MovedTest(WithdrawalCase):
+
+    functions = (base.function(0, serial='X'), base.function(1, serial='Y'))
+
+    def test_quarantine_follows_a_card_whose_place_another_one_takes(self):
+        self.quarantine(self.first().uuid)
+        known = self.first().dsn
+        hosts.store(self.db, base.scan((
+            base.replace(0, serial='N', dsn='new'),
+            base.replace(1, serial='Y'),
+            base.replace(2, serial='X', dsn=known))))
+        [new, other, moved] = device_admin.list_all(self.db)
+        self.assertEqual(
+            ['quarantined', 'available', 'quarantined'],
+            [device.state for device in (new, other, moved)])
+        self.assertIn('fan is loud', moved.reason)
 
 
 class CleanTest(WithdrawalCase):
@@ -268,7 +305,7 @@ class VFTest(WithdrawalCase):
         granted = self.claim(variant='MI300X-VF')
         claims.activate(self.db, base.uuids(granted))
         self.quarantine(self.gpu.uuid)
-        cleaning.operator_release(self.db, self.gpu.uuid, OPERATOR)
+        hold_admin.release(self.db, self.gpu.uuid, OPERATOR)
         self.assertEqual(['assigned', 'available', 'dirty'],
                          sorted(self.states()))
         self.assertEqual(
@@ -292,7 +329,7 @@ class VFTest(WithdrawalCase):
         self.assertEqual(['quarantined'] * 4, self.states())
         self.assertIn('fan is loud', device_admin.list_all(
             self.db)[-1].reason)
-        cleaning.operator_release(self.db, self.gpu.uuid, OPERATOR)
+        hold_admin.release(self.db, self.gpu.uuid, OPERATOR)
         self.assertEqual(['available', *['dirty'] * 3], self.states())
 
     def test_vfs_that_are_away_are_cleaned_when_they_return(self):
@@ -303,6 +340,27 @@ class VFTest(WithdrawalCase):
         self.report(2)
         self.assertEqual(['available', 'dirty', 'dirty'], self.states())
 
+    def test_gpu_whose_vfs_are_away_is_got_whole_after_its_release(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X', vendor='10de', device='74a1'))
+        self.report(0)
+        self.clean_all()
+        for call in (withdrawal.clean, hold_admin.release):
+            self.quarantine(self.gpu.uuid)
+            call(self.db, self.gpu.uuid, OPERATOR)
+            self.clean_all()
+            granted = self.claim(variant='MI300X')
+            releases.abort(self.db, base.uuids(granted), touched=True,
+                           fault=None)
+            self.clean_all()
+        # A GPU that somebody had is not accepted as new.
+        self.quarantine(self.gpu.uuid)
+        hold_admin.release(self.db, self.gpu.uuid, OPERATOR)
+        self.assertIn('only a cleaning', self.refused(
+            acceptance.accept, [self.gpu.uuid], 'known', OPERATOR))
+        self.report(2)
+        self.assertEqual(['dirty', 'dirty'], self.states()[1:])
+
     def test_vfs_that_appear_on_a_quarantined_gpu_are_quarantined(self):
         self.quarantine(self.gpu.uuid)
         self.report(3)
@@ -311,7 +369,7 @@ class VFTest(WithdrawalCase):
             self.db)[-1].reason)
 
     def test_gpu_that_was_quarantined_without_vfs_is_never_reset(self):
-        for call in (withdrawal.clean, cleaning.operator_release):
+        for call in (withdrawal.clean, hold_admin.release):
             self.report(0)
             self.quarantine(self.gpu.uuid)
             self.report(2)
@@ -323,7 +381,14 @@ class VFTest(WithdrawalCase):
     def test_release_of_a_gpu_with_clean_vfs_is_refused(self):
         self.assertIn(
             'cannot be released, since it is available',
-            self.refused(cleaning.operator_release, self.gpu.uuid, OPERATOR))
+            self.refused(hold_admin.release, self.gpu.uuid, OPERATOR))
+
+    def test_vf_of_a_disabled_gpu_is_enabled_with_its_gpu_alone(self):
+        device_admin.set_(self.db, self.gpu.uuid, 'op', enabled=False)
+        self.assertIn(f'name the GPU, {self.gpu.uuid}', str(
+            self.assertRaises(
+                exception.Conflict, device_admin.set_, self.db,
+                self.vfs[0].uuid, 'op', enabled=True)))
 
     def test_vfs_are_disabled_and_enabled_with_their_gpu(self):
         for enabled in (False, True):
@@ -375,15 +440,44 @@ class MdevTest(vgpu_base.VGPUTestCase):
         gpu = device_admin.list_all(self.db)[0].uuid
         withdrawal.quarantine(self.db, gpu, 'heat', OPERATOR)
         exc = self.assertRaises(
-            exception.Conflict, cleaning.operator_release, self.db, gpu,
+            exception.Conflict, hold_admin.release, self.db, gpu,
             OPERATOR)
         self.assertIn('instance i1 has it', str(exc))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         releases.release(self.db, base.uuids(claim))
         self.clean_all()
-        cleaning.operator_release(self.db, gpu, OPERATOR)
+        hold_admin.release(self.db, gpu, OPERATOR)
         self.clean_all()
         self.ask(Q4=1)
+
+    def test_release_of_a_gpu_releases_a_vgpu_that_failed(self):
+        claim = self.ask(Q4=1)
+        releases.abort(self.db, base.uuids(claim), touched=True,
+                       fault='no such type')
+        gpu, row = device_admin.list_all(self.db)
+        self.assertEqual('quarantined', row.state)
+        self.assertIn('hold list', str(self.assertRaises(
+            exception.Conflict, withdrawal.clean, self.db, gpu.uuid,
+            OPERATOR)))
+        hold_admin.release(self.db, gpu.uuid, OPERATOR)
+        self.clean_all()
+        self.ask(Q4=1)
+
+    def test_vgpu_that_fails_below_a_gpu_that_failed_is_held_too(self):
+        claim = self.ask(Q4=1)
+        claims.activate(self.db, base.uuids(claim))
+        gpu, row = device_admin.list_all(self.db)
+
+        def hold_gpu(session):
+            host = host_db.lock(session, 'h1')
+            holds.add(session, host, device_db.get(session, gpu.uuid),
+                      hold.HoldKind.FAILED, 'why')
+        self.db.write(hold_gpu)
+        releases.release(self.db, base.uuids(claim))
+        self.clean_all(passed=False)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.assertEqual({gpu.uuid, row.uuid}, {
+            found.device for found in hold_admin.list_all(self.db)})
 
     def test_mdev_row_is_refused(self):
         claim = self.ask(Q4=1)

@@ -12,6 +12,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
@@ -89,7 +90,7 @@ class PurgeTest(base.ConductorTestCase):
         self.assertEqual(2, self.purge().assignments)
         self.assertEqual({self.uuids[2], aborted}, self.left())
         [device] = device_admin.list_all(self.db, state='quarantined')
-        cleaning.operator_release(self.db, device.uuid, 'root')
+        hold_admin.release(self.db, device.uuid, 'root')
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertTrue(task.had_guest)
 

@@ -24,4 +24,4 @@ class ShownAsTest(base.BaseTestCase):
             set(_K) - {_K.RETIRED}))
 
     def test_only_what_an_operator_set_follows_a_card(self):
-        self.assertEqual({_K.QUARANTINED, _K.RETIRED}, hold.FOLLOWING)
+        self.assertEqual({_K.QUARANTINED, _K.RETIRED}, hold.DECIDED)

@@ -42,8 +42,9 @@ class DeviceTest(base.ConductorTestCase):
 
     def test_disabled_device(self):
         device = device_admin.list_all(self.db)[0]
-        self.assertEqual('disabled', device_admin.set_(
-            self.db, device.uuid, 'op', enabled=False).shown_state)
+        device_admin.set_(self.db, device.uuid, 'op', enabled=False)
+        self.assertEqual('disabled', device_admin.show(
+            self.db, device.uuid).shown_state)
         [group] = group_admin.list_all(self.db)
         self.assertEqual((1, 7), (group.reserved, group.remaining))
 

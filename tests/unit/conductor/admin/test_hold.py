@@ -31,6 +31,14 @@ class HoldTest(base.ConductorTestCase):
             marker = page[-1].marker
         self.assertEqual(list(everything), found)
 
+    def test_refusal_removes_nothing(self):
+        [device, *_] = self.devices
+        hold_admin.add(self.db, device.uuid, 'disabled', None, 'op')
+        self.assertRaises(
+            exception.Conflict, hold_admin.remove, self.db, device.uuid,
+            ['disabled', 'failed'], 'op')
+        self.assertEqual(1, len(hold_admin.list_all(self.db)))
+
     def test_operators_do_not_set_what_conductors_find_out(self):
         for kind in (hold.HoldKind.FAILED, hold.HoldKind.IDENTITY_CHANGED,
                      'broken'):
