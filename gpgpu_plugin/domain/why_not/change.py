@@ -85,13 +85,24 @@ def _waiting(host: host_mod.Host) -> list[str]:
 
 
 def _quarantined(host: host_mod.Host) -> list[str]:
-    return _devices(host, lambda device: (
-        hold.is_withdrawn(device.holds)))
+    return _held(host, hold.WITHDRAWING)
 
 
 def _disabled(host: host_mod.Host) -> list[str]:
-    return _devices(host, lambda device: (
-        hold.HoldKind.DISABLED in device.holds))
+    return _held(host, frozenset({hold.HoldKind.DISABLED}))
+
+
+def _held(host: host_mod.Host, kinds: frozenset[str]) -> list[str]:
+    """Return the devices whose holds of some kinds can be removed.
+
+    A GPU is named for its vGPUs, which it holds.
+    """
+    held = {device.id: device for group in host.groups
+            for device in group.devices if device.holds & kinds}
+    found = _devices(host, lambda device: device.id in held)
+    return list(dict.fromkeys(
+        parent if (parent := held[name].parent_id) in held else name
+        for name in found))
 
 
 def _disabled_types(host: host_mod.Host) -> list[str]:
@@ -158,14 +169,15 @@ def _group_after(group: group_mod.GroupCapacity, subjects: _Subjects,
 def _device_after(device: group_mod.Device, subjects: _Subjects,
                   moved: Collection[str]) -> group_mod.Device:
     state, holds = device.state, set(device.holds)
-    if device.id in subjects[ChangeKind.REPAIR]:
+    names = {device.id, device.parent_id}
+    is_repaired = not names.isdisjoint(subjects[ChangeKind.REPAIR])
+    if is_repaired:
         holds -= hold.WITHDRAWING
-    if device.id in subjects[ChangeKind.ENABLE]:
+    if not names.isdisjoint(subjects[ChangeKind.ENABLE]):
         holds -= {hold.HoldKind.DISABLED}
     # What was withdrawn is cleaned with its repair.
     if device.id in moved or (state in device_rules.UNCLEAN_STATES and (
-            device.id in subjects[ChangeKind.WAIT]
-            or device.id in subjects[ChangeKind.REPAIR])):
+            is_repaired or device.id in subjects[ChangeKind.WAIT])):
         state = _State.AVAILABLE
     is_free = state is _State.AVAILABLE and state is not device.state
     return dataclasses.replace(

@@ -95,6 +95,17 @@ class AfterTest(oslotest_base.BaseTestCase):
                 (_K(change.split()[0]), change.split()[1])
                 for change in changes))['passthrough'], changes)
 
+    def test_gpu_is_named_for_the_vfs_that_it_holds(self):
+        held = {'holds': frozenset({'disabled', 'quarantined'})}
+        gpu = make.gpu(mechanism='vf', **held)
+        vfs = [make.vf(gpu, number, **held) for number in range(2)]
+        host = host_mod.Host(name='h1', groups=(make.t4s(gpu, *vfs),))
+        for kind in (_K.ENABLE, _K.REPAIR):
+            self.assertEqual([gpu.id], subjects(host, kind))
+        self.assertEqual({0}, set(self.available(host).values()))
+        self.assertEqual(2, self.after(
+            host, (_K.ENABLE, gpu.id), (_K.REPAIR, gpu.id))['T4-4Q'])
+
     def test_instance_that_moved_uses_nothing(self):
         host = base.t4s(USED, USED)
         self.assertEqual({'/gpu1': 'i1'}, change.after(
