@@ -82,8 +82,8 @@ class HostDrain(reach.Command, lister.Lister):
 def _progress(host: admin.HostInfo,
               left: Collection[admin.AssignmentInfo]) -> str:
     """Return how far a host is from being empty, as one sentence."""
-    unclean = sum(host.devices.get(state, 0) for state in (
-        device_rules.DeviceState.DIRTY, device_rules.DeviceState.CLEANING))
+    unclean = sum(host.devices.get(state, 0)
+                  for state in device_rules.UNCLEAN_STATES)
     instances = len({assignment.instance_uuid for assignment in left})
     waits = ([f'{text.counted(len(left), "assignment")} of '
               f'{text.counted(instances, "instance")}'] if left else [])

@@ -233,6 +233,7 @@ def waits_for_vfs(device: models.Device) -> bool:
 # SQLAlchemy takes longer to make such a statement than to run it.
 @functools.cache
 def _to_clean() -> sa.Select[models.Device]:
+    unclean = sorted(device_rules.UNCLEAN_STATES)
     mdev = orm.aliased(models.Device)
     parent = orm.aliased(models.Device)
     return (
@@ -240,9 +241,7 @@ def _to_clean() -> sa.Select[models.Device]:
         .where(models.Device.host_id == sa.bindparam('of_host'),
                models.Device.present,
                models.Device.clean_token.is_not(None),
-               models.Device.state.in_([
-                   device_rules.DeviceState.DIRTY,
-                   device_rules.DeviceState.CLEANING]),
+               models.Device.state.in_(unclean),
                sa.or_(models.Device.clean_attempt.is_(None),
                       models.Device.clean_attempt != models.Device.clean_token,
                       models.Device.state == str(
@@ -258,9 +257,7 @@ def _to_clean() -> sa.Select[models.Device]:
                ~sa.exists().where(
                    models.Device.kind == str(device_rules.DeviceKind.PCI),
                    parent.id == models.Device.parent_id,
-                   parent.state.in_([
-                       device_rules.DeviceState.DIRTY,
-                       device_rules.DeviceState.CLEANING])))
+                   parent.state.in_(unclean)))
         .order_by(models.Device.stable_id))
 
 

@@ -277,8 +277,9 @@ def count_new(session: orm.Session,
               host_ids: Collection[int]) -> list[NewDevices]:
     """Return the variants on hosts of which a new device is not clean yet."""
     device = models.Device
-    is_new = sa.and_(device.cleaned_steps.is_(None), device.state.in_([
-        str(_State.DIRTY), str(_State.CLEANING)]),
+    is_new = sa.and_(
+        device.cleaned_steps.is_(None),
+        device.state.in_(sorted(device_rules.UNCLEAN_STATES)),
         ~hold_db.is_held(hold.WITHDRAWING))
     is_stuck = sa.and_(is_new, device.state == str(_State.DIRTY),
                        device.clean_attempt == device.clean_token)

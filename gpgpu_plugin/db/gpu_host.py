@@ -33,8 +33,7 @@ _CLEANED = (
         sa.func.coalesce(_DEVICES.c.parent_id, _DEVICES.c.id))))
     .where(_DEVICES.c.group_id.is_not(None), _DEVICES.c.present,
            ~hold_db.is_held(hold.HoldKind),
-           _DEVICES.c.state.in_([device_rules.DeviceState.DIRTY,
-                                 device_rules.DeviceState.CLEANING]))
+           _DEVICES.c.state.in_(sorted(device_rules.UNCLEAN_STATES)))
     .group_by(_DEVICES.c.group_id))
 
 
