@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
@@ -87,24 +88,33 @@ def remove(session: orm.Session, host: models.Host, device: models.Device,
     removed = [found for kind, found in own.items() if kind in kinds]
     if not removed:
         return ()
+    withdrew = any(found.kind in hold.WITHDRAWING for found in removed)
+    if withdrew:
+        _clean_anew(session, device)
+        # At once, so that nobody is told that it is available.
+        recleaning.clean_again(session, {host.id: host})
     before = _row(session, device)
     hold_db.remove(session, device.id, kinds)
     device_db.set_row(session, device, before, dataclasses.replace(
         before, holds=hold_db.kinds(session, device),
         generation=before.generation + 1))
-    if any(found.kind in hold.WITHDRAWING for found in removed):
+    if withdrew:
         ledger.add(session, host, device, ledger_rules.Verdict.RELEASED,
                    reason=hold_db.texts(removed), actor=actor)
-        _, *vfs = device_db.with_vfs(session, device)
-        if not vfs and not device_db.pci_function(device).has_vfs:
-            clean_anew(device)
-        elif device.cleaned_steps:
-            # It is cleaned as soon as somebody can get it as a whole.
-            device.cleaned_steps = None
-        for vf in vfs:
-            clean_anew(vf)
     host_db.changed(host)
     return removed
+
+
+def _clean_anew(session: orm.Session, device: models.Device) -> None:
+    """Have a device cleaned, or the VFs that guests get of a GPU."""
+    _, *vfs = device_db.with_vfs(session, device)
+    if not vfs and not device_db.pci_function(device).has_vfs:
+        clean_anew(device)
+    elif device.cleaned_steps:
+        # It is cleaned as soon as somebody can get it as a whole.
+        device.cleaned_steps = None
+    for vf in vfs:
+        clean_anew(vf)
 
 
 def clean_anew(device: models.Device) -> bool:

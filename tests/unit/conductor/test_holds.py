@@ -9,6 +9,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import hold
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
@@ -65,6 +66,20 @@ class HoldTest(test_cleaning.CleaningCase):
             self.call(holds.remove, {kind}, 'op')
             self.clean_all()
             self.assertEqual('available', self.shown().state, kind)
+
+    def test_notifications_never_say_that_it_is_available_uncleaned(self):
+        self.db.publish_as('gpgpu')
+        for kind in (_K.QUARANTINED, _K.FAILED, _K.IDENTITY_CHANGED):
+            self.call(holds.add, kind, 'why')
+            self.call(holds.remove, {kind}, 'op')
+            self.clean_all()
+        with self.db.reader() as session:
+            found = [row.message['payload']['gpgpu_object.data']
+                     for row in outbox.waiting(session, 100)]
+        self.assertEqual(
+            [('available', 'quarantined'), ('quarantined', 'dirty'),
+             ('dirty', 'cleaning'), ('cleaning', 'available')] * 3,
+            [(data['old_state'], data['state']) for data in found])
 
     def test_hold_of_an_assigned_device_waits(self):
         granted = self.boot()
