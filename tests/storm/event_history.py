@@ -20,15 +20,14 @@ _S, _E = device_rules.DeviceState, device_rules.DeviceEvent
 _TRANSITIONS: Mapping[str, tuple[device_rules.DeviceEvent, ...]] = {
     'claim': (_E.CLAIM,),
     'activate': (_E.ACTIVATE,),
-    'abort': (_E.ABORT_UNTOUCHED, _E.ABORT_TOUCHED, _E.FAULT),
-    'release': (_E.RELEASE, _E.ABORT_TOUCHED),
+    'abort': (_E.ABORT_UNTOUCHED, _E.RELEASE),
+    'release': (_E.RELEASE,),
     'clean_started': (_E.CLEAN,),
     'clean_interrupted': (_E.CLEAN_INTERRUPTED,),
     'clean_passed': (_E.CLEAN_PASSED,),
-    'clean_failed': (_E.CLEAN_FAILED,),
+    'clean_failed': (_E.CLEAN_INTERRUPTED,),
     'adopt': (_E.ADOPT,),
     'distrust': (_E.DISTRUST,),
-    'suspect': (_E.SUSPECT,),
 }
 _BEGINS, _ENDS = ('claim', 'adopt'), ('abort', 'release')
 
