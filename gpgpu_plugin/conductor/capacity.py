@@ -118,7 +118,6 @@ def _offered(row: device_db.DeviceRow, stable_ids: Mapping[int, str],
     """
     value = device(row, stable_ids)
     if (value.state is device_rules.DeviceState.AVAILABLE
-            and (value.present or value.parent_id is None)
             and must_be_cleaned(row, variant, offers_whole=offers_whole)):
         return dataclasses.replace(
             value, state=device_rules.DeviceState.DIRTY)
@@ -138,7 +137,9 @@ def must_be_cleaned(row: device_db.AnyDevice, variant: variant_rules.Variant,
     :param variant: of the group
     :param offers_whole: whether the group offers whole GPUs
     """
-    if row.kind == device_rules.DeviceKind.MDEV:
+    if row.kind == device_rules.DeviceKind.MDEV or (
+            # A VF that is away is cleaned when it returns.
+            row.parent_id is not None and not row.present):
         return False
     function = device_db.pci_function(row)
     if function.pf is None:

@@ -218,9 +218,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         now, kind, detail = _judged(
             device, required, memory_mib, steps, found)
         # Else it waits for another policy.
-        if (kind == 'clean_failed' and now.clean_attempt is None
-                and not hold_db.has(session, device.id,
-                                    hold.HoldKind.FAILED)):
+        if kind == 'clean_failed' and now.clean_attempt is None:
             hold_db.add(session, device.id, hold.HoldKind.FAILED,
                         rules.shortened(f'cleaning failed: {detail}'))
         device_db.swap(session, [(device, now)])

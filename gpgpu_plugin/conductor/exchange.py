@@ -58,11 +58,11 @@ def check(session: orm.Session, host: models.Host, row: models.Device,
         return
     if row.before_swap is None:
         row.before_swap = device_db.dump(known)
-    suspect(session, host, row, reason)
+    hold_changed(session, host, row, reason)
 
 
-def suspect(session: orm.Session, host: models.Host, row: models.Device,
-            reason: str) -> None:
+def hold_changed(session: orm.Session, host: models.Host,
+                 row: models.Device, reason: str) -> None:
     """Hold a device until an operator accepts it."""
     event_db.add(session, 'swapped', host.name, row, detail=reason)
     if hold.HoldKind.IDENTITY_CHANGED in holds.of(session, row):

@@ -90,8 +90,8 @@ def remove(session: orm.Session, host: models.Host, device: models.Device,
         return ()
     withdrew = any(found.kind in hold.WITHDRAWING for found in removed)
     if withdrew:
-        _clean_anew(session, device)
-        # At once, so that nobody is told that it is available.
+        _clean_parts(session, device)
+        # At once, so that no notification says that it is available.
         recleaning.clean_again(session, {host.id: host})
     before = _row(session, device)
     hold_db.remove(session, device.id, kinds)
@@ -105,7 +105,7 @@ def remove(session: orm.Session, host: models.Host, device: models.Device,
     return removed
 
 
-def _clean_anew(session: orm.Session, device: models.Device) -> None:
+def _clean_parts(session: orm.Session, device: models.Device) -> None:
     """Have a device cleaned, or the VFs that guests get of a GPU."""
     _, *vfs = device_db.with_vfs(session, device)
     if not vfs and not device_db.pci_function(device).has_vfs:

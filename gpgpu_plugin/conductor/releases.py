@@ -233,7 +233,9 @@ def _end_all(session: orm.Session, host: models.Host,
             failed=fault is not None))
         for row in rows]
     if fault is not None:
-        _hold(session, [row.device for row in rows], fault)
+        for row in rows:
+            hold_db.add(session, row.device.id, hold.HoldKind.FAILED,
+                        cleaning.shortened(fault))
     device_db.swap(session, changes)
     assignment_db.end(
         session, rows, at or clock.utc(session), alive_since, ages)
@@ -246,15 +248,6 @@ def _end_all(session: orm.Session, host: models.Host,
                        reason=cleaning.shortened(fault))
     host_db.changed(host)
     return [now for _, now in changes]
-
-
-def _hold(session: orm.Session, devices: Sequence[device_db.DeviceRow],
-          fault: str) -> None:
-    """Hold devices that failed, unless they are held for that already."""
-    for device in devices:
-        if not hold_db.has(session, device.id, hold.HoldKind.FAILED):
-            hold_db.add(session, device.id, hold.HoldKind.FAILED,
-                        cleaning.shortened(fault))
 
 
 def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,

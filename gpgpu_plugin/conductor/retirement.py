@@ -311,7 +311,7 @@ def occupy(session: orm.Session, host: models.Host, before: models.Device,
     session.flush()
     before.replaced_by = gpu.uuid
     if not before.awaits_replacement:
-        exchange.suspect(session, host, gpu, (
+        exchange.hold_changed(session, host, gpu, (
             f'another card was found in the place of retired device '
             f'{before.uuid}; "gpgpu-manage device replace" accepts it'))
         return

@@ -74,7 +74,7 @@ _CLAIMED_OF_HOSTS = (
     sa.select(_TABLE.c.id, *COLUMNS, *device_db.COLUMNS)
     .select_from(
         device_db.TABLE.outerjoin(_TABLE, _ACTIVE_OF_DEVICE)
-        .outerjoin(hold_db.TABLE, device_db.IS_OF_HOLD))
+        .outerjoin(hold_db.TABLE, hold_db.IS_OF_DEVICE))
     .where(device_db.TABLE.c.host_id.in_(
                sa.bindparam('host_ids', expanding=True)),
            sa.or_(device_db.TABLE.c.group_id.is_not(None),
@@ -85,7 +85,7 @@ _BY_UUID = (
     sa.select(*COLUMNS, *device_db.COLUMNS)
     .select_from(
         device_db.TABLE.join(_TABLE, _ACTIVE_OF_DEVICE)
-        .outerjoin(hold_db.TABLE, device_db.IS_OF_HOLD))
+        .outerjoin(hold_db.TABLE, hold_db.IS_OF_DEVICE))
     .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
     .order_by(_TABLE.c.id))
 _END = (sa.update(_TABLE)

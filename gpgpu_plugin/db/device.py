@@ -82,8 +82,6 @@ COLUMNS = (*(TABLE.c[field.name] for field in dataclasses.fields(DeviceRow)
 A device with several holds has as many rows, see ``rows``.
 """
 
-IS_OF_HOLD = hold_db.TABLE.c.device_id.in_([TABLE.c.id, TABLE.c.parent_id])
-"""Condition of joins with ``COLUMNS``: a hold is of the device or its GPU."""
 
 _WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
             'clean_token', 'clean_attempt', 'cleaned_steps')
@@ -97,7 +95,7 @@ _WITH_UUID = sa.select(models.Device).where(
     models.Device.uuid == sa.bindparam('of_uuid'))
 _BY_UUID = (
     sa.select(*COLUMNS)
-    .select_from(TABLE.outerjoin(hold_db.TABLE, IS_OF_HOLD))
+    .select_from(TABLE.outerjoin(hold_db.TABLE, hold_db.IS_OF_DEVICE))
     .where(TABLE.c.uuid == sa.bindparam('uuid')))
 
 
@@ -303,12 +301,8 @@ def _clean_or_new() -> sa.Select[models.Device, models.Variant, bool]:
                    sa.bindparam('of_hosts', expanding=True)),
                models.Device.kind == str(device_rules.DeviceKind.PCI),
                sa.or_(
-                   sa.and_(
-                       models.Device.state == str(
-                           device_rules.DeviceState.AVAILABLE),
-                       # A VF that is away is cleaned when it returns.
-                       sa.or_(models.Device.present,
-                              models.Device.parent_id.is_(None))),
+                   models.Device.state == str(
+                       device_rules.DeviceState.AVAILABLE),
                    sa.and_(
                        models.Device.state == str(
                            device_rules.DeviceState.DIRTY),

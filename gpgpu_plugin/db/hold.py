@@ -20,6 +20,11 @@ from gpgpu_plugin.domain import hold
 TABLE = models.Base.metadata.tables['holds']
 Hold = models.Hold
 
+IS_OF_DEVICE = TABLE.c.device_id.in_([
+    models.Device.id, models.Device.parent_id])
+"""Condition of joins: a hold is of a device or of its GPU."""
+
+
 class AnyDevice(typing.Protocol):
     """A row of a device, as an object or as a value."""
 
@@ -53,9 +58,17 @@ def is_held(kinds: Iterable[str],
 
 def text(found: Hold) -> str | None:
     """Return why a device is held, in words; None: nobody said why."""
-    if found.actor is None:
-        return found.reason
-    return f'{found.kind} by {found.actor}' + (
+    return found.reason if found.actor is None else (
+        f'{found.kind}{_origin(found)}')
+
+
+def described(found: Hold) -> str:
+    """Return a hold in words, with its author and its beginning."""
+    return f'{found.kind} since {at(found)}{_origin(found)}'
+
+
+def _origin(found: Hold) -> str:
+    return (f' by {found.actor}' if found.actor else '') + (
         f': {found.reason}' if found.reason else '')
 
 
@@ -71,7 +84,10 @@ def at(found: Hold) -> str:
 
 def add(session: orm.Session, device_id: int, kind: hold.HoldKind,
         reason: str | None, actor: str | None = None) -> None:
-    """Add a hold to a device that has none of this kind."""
+    """Add a hold to a device, unless it has one of this kind."""
+    if session.scalar(sa.select(TABLE.c.id).where(
+            TABLE.c.device_id == device_id, TABLE.c.kind == str(kind))):
+        return
     session.execute(sa.insert(TABLE).values(
         device_id=device_id, kind=str(kind), reason=reason, actor=actor,
         since=clock.utc(session)))
@@ -82,12 +98,6 @@ def remove(session: orm.Session, device_id: int,
     """Remove holds of some kinds from a device."""
     session.execute(sa.delete(TABLE).where(
         TABLE.c.device_id == device_id, TABLE.c.kind.in_(sorted(kinds))))
-
-
-def has(session: orm.Session, device_id: int, kind: hold.HoldKind) -> bool:
-    """Return whether a device itself has a hold of a kind."""
-    return session.scalar(sa.select(TABLE.c.id).where(
-        TABLE.c.device_id == device_id, TABLE.c.kind == str(kind))) is not None
 
 
 def of_devices(session: orm.Session, device_ids: Collection[int],
@@ -123,8 +133,7 @@ def kinds_of_hosts(session: orm.Session,
     found = collections.defaultdict(set)
     for device_id, kind in session.execute(
             sa.select(models.Device.id, TABLE.c.kind)
-            .join(TABLE, TABLE.c.device_id.in_(
-                [models.Device.id, models.Device.parent_id]))
+            .join(TABLE, IS_OF_DEVICE)
             .where(models.Device.host_id.in_(host_ids))):
         found[device_id].add(kind)
     return {device_id: frozenset(of_device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What in the cloud needs somebody now, and which command is next.
+"""Rules for what in the cloud needs somebody now, and the next command.
 
 Capacity or calls that are lost without any operator's decision are critical.
 What an operator decided, such as to drain a host or to quarantine a GPU, is
@@ -28,7 +28,7 @@ _NAMED = 3
 
 
 class Severity(enum.StrEnum):
-    """How urgent something is.
+    """Urgency of what is found.
 
     ``critical``: capacity or service is lost now, and no operator decided so.
     ``warning``: nothing is lost yet, but somebody should look. ``info``:
@@ -41,7 +41,7 @@ class Severity(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """What is found, in words; the most urgent first."""
+    """Finding, in words; the most urgent first."""
 
     NO_CONDUCTOR_FIT = 'conductors that take no calls, and no other'
     HOST_SILENT = 'hosts that are silent'

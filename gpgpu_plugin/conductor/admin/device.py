@@ -163,7 +163,7 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         address=row.address, state=device.own_state, variant=device.variant,
         shown_state=device.shown_state, kind=row.kind,
         enabled=all(held.kind != hold.HoldKind.DISABLED for held in found),
-        holds=tuple(map(_text, found)),
+        holds=tuple(map(hold_db.described, found)),
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
         used_by=device.used_by, project_id=device.project_id,
         type=device.type, replaced_by=row.replaced_by,
@@ -174,13 +174,6 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         health=row.health, health_reason=row.health_reason,
         errors=device_db.errors(row), host_state=states.of(device.host),
         **{name: getattr(function, name) for name in _OF_FUNCTION})
-
-
-def _text(held: models.Hold) -> str:
-    """Return a hold in words, with its author and its beginning."""
-    return (f'{held.kind} since {hold_db.at(held)}'
-            + (f' by {held.actor}' if held.actor else '')
-            + (f': {held.reason}' if held.reason else ''))
 
 
 def _reason(row: models.Device, host_name: str,

@@ -361,6 +361,19 @@ class VFTest(WithdrawalCase):
         self.report(2)
         self.assertEqual(['dirty', 'dirty'], self.states()[1:])
 
+    def test_new_vfs_that_leave_uncleaned_do_not_keep_the_gpu(self):
+        variant_admin.create(self.db, admin.VariantInfo(
+            name='MI300X', vendor='10de', device='74a1'))
+        with self.db.writer() as session:
+            session.execute(sa.update(models.Device).where(
+                models.Device.parent_id.is_not(None)).values(
+                    state='dirty', cleaned_steps=None))
+        self.report(0)
+        self.clean_all()
+        self.claim(variant='MI300X')
+        self.report(2)
+        self.assertEqual(['provisioning', 'dirty', 'dirty'], self.states())
+
     def test_vfs_that_appear_on_a_quarantined_gpu_are_quarantined(self):
         self.quarantine(self.gpu.uuid)
         self.report(3)

@@ -63,6 +63,10 @@ class HoldTest(base.DatabaseTestCase):
         self.assertEqual({'v'}, self.found(_K))
 
     def test_device_has_a_kind_once(self):
-        self.hold(self.gpu, _K.FAILED)
-        self.assertRaises(db_exc.DBDuplicateEntry, self.hold, self.gpu,
-                          _K.FAILED)
+        for _ in range(2):
+            self.hold(self.gpu, _K.FAILED)
+        with self.db.reader() as session:
+            [found] = hold_db.of_devices(
+                session, [self.gpu.id])[self.gpu.id]
+        self.assertRaises(db_exc.DBDuplicateEntry, self.add, models.Hold(
+            device_id=found.device_id, kind=found.kind, since=found.since))
