@@ -69,7 +69,11 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
             cloud.CONF.instances_path, self.server['id']))
 
     def failed(self, action: str, *words: str) -> None:
-        """Wait until the latest action of this name failed for this reason."""
+        """Wait until the latest action of this name failed for this reason.
+
+        Then the server can be asked for its next operation: nova-compute
+        writes the event first, and ends the server's task after it.
+        """
         def reason() -> str | None:
             for entry in self.api.get_instance_actions(self.server['id']):
                 if entry['action'] != action:
@@ -84,6 +88,8 @@ class OperationCase(libvirt_cloud.GpuLibvirtCloud):
         found = self.wait_for(reason, f'{action} failed')
         for word in words:
             self.assertIn(word, found)
+        self.wait_for(lambda: self.api.get_server(self.server['id'])[
+            'OS-EXT-STS:task_state'] is None, f'{action} has ended')
 
     @contextlib.contextmanager
     def broken(self, *targets: str) -> Iterator[None]:
