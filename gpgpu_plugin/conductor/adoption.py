@@ -10,9 +10,9 @@ before it is offered again.
 
 from __future__ import annotations
 
-import collections
+import dataclasses
+import typing
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Sequence
 
 from oslo_log import log as logging
@@ -21,12 +21,11 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
@@ -38,14 +37,16 @@ LOG = logging.getLogger(__name__)
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
+_Rows = host_rows.HostRows
+_Row = host_rows.Assignment
 
 _LONGEST = 10 * 365 * 86400
 """Seconds of the longest usage that is adopted; a host may name any number."""
 
 
-def adopt(session: orm.Session, host: models.Host,
-          book: Sequence[objects.Assignment] | None) -> None:
-    """Bring the (locked) host's rows in line with its book.
+def adopt(session: orm.Session, host: models.Host, rows: _Rows,
+          book: Sequence[objects.Assignment] | None) -> Adopted:
+    """Bring the rows of a (locked) host in line with its book.
 
     :param book: assignments in the host's book; None: it was not sent
     :raises Invalid: the database was restored and the book was not sent
@@ -56,18 +57,17 @@ def adopt(session: orm.Session, host: models.Host,
                 field='assignments', value=None,
                 expected='the assignments in the book of the host, since the '
                          'database was restored')
-        return
+        return Adopted(rows)
     adopted = unknown(session, book)
     if not adopted and not host.restored:
-        return
-    adoption = _Adoption(session, host, book, adopted)
-    adoption.run()
-    # Devices that the database did not know have no group yet.
-    variant_matching.apply(session, [host])
-    adoption.begin_usage()
-    _distrust_free(session, host, book)
+        return Adopted(rows)
+    listed = {assignment.uuid for assignment in book}
+    result = Adopted(rows)
+    for assignment in adopted:
+        result = _adopt(session, result, assignment, listed)
     host.restored = False
     host_db.changed(host)
+    return result._replace(rows=_distrust_free(result.rows, listed))
 
 
 def unknown(session: orm.Session, book: Sequence[objects.Assignment],
@@ -79,167 +79,156 @@ def unknown(session: orm.Session, book: Sequence[objects.Assignment],
             if assignment.uuid not in known]
 
 
-class _Adoption:
-    """One adoption.
+class Adopted(typing.NamedTuple):
+    """Rows of a host after an adoption.
 
-    :param unknown: the part of the book that the database does not know
+    ``active``: adopted assignments. ``ended``: those that are only known from
+    now on.
     """
 
-    def __init__(self, session: orm.Session, host: models.Host,
-                 book: Iterable[objects.Assignment],
-                 unknown: Collection[objects.Assignment]) -> None:
-        self._session = session
-        self._host = host
-        self._listed = {assignment.uuid for assignment in book}
-        self._unknown = unknown
-        self._adopted: list[models.Assignment] = []
-        self._devices = {
-            device.stable_id: device
-            for device in device_db.of_hosts(session, [host.id])}
+    rows: _Rows
+    active: Sequence[_Row] = ()
+    ended: Sequence[_Row] = ()
 
-    def run(self) -> None:
-        """Adopt all that the database does not know."""
-        for assignment in self._unknown:
-            self._adopt(assignment, self._device(assignment))
-        self._session.flush()
-
-    def begin_usage(self) -> None:
-        """Record the usage of what was adopted.
+    def store(self, session: orm.Session, stored: _Rows) -> None:
+        """Store what ended, and the usage of all that was adopted.
 
         The book may be out of date: usage elsewhere goes on.
+
+        :param stored: the rows, as settled
         """
-        for row in self._adopted:
+        now = clock.utc(session)
+        by_stable_id = stored.by_stable_id
+        assignment_db.insert(session, [
+            dataclasses.replace(
+                row, device=by_stable_id[row.device.stable_id])
+            for row in self.ended], ended_at=now)
+        for row in (*self.active, *self.ended):
             if objects.is_used(row.role, row.lease_expires_at):
-                usage_db.begin(self._session, [row.uuid], row.claimed_at,
+                usage_db.begin(session, [row.uuid], row.claimed_at or now,
                                ends_elsewhere=False)
-                if row.ended_at is not None:
-                    usage_db.end(self._session, [row.uuid], row.ended_at)
+        ended = [row.uuid for row in self.ended
+                 if objects.is_used(row.role, row.lease_expires_at)]
+        if ended:
+            usage_db.end(session, ended, now)
 
-    def _device(self, assignment: objects.Assignment) -> models.Device:
-        """Return the row of a device, also of one that is absent.
 
-        Without a row the assignment would stay unknown, and each comparison
-        would find the database restored.
-        """
-        stable_id = assignment.stable_id
-        gpu_id = pci.function_id_of(stable_id)
-        if gpu_id not in self._devices:
-            self._devices[gpu_id] = device_rows.new_absent_row(
-                self._session, self._host, gpu_id, assignment.address)
-            self._session.flush()
-        if stable_id not in self._devices:
-            self._devices[stable_id] = device_rows.new_mdev_row(
-                self._session, self._devices[gpu_id], stable_id)
-            self._session.flush()
-        return self._devices[stable_id]
+def _device(rows: _Rows, assignment: objects.Assignment,
+            ) -> tuple[_Rows, host_rows.Device]:
+    """Return the row of a device, also of one that is absent.
 
-    def _adopt(self, assignment: objects.Assignment,
-               device: models.Device) -> None:
-        for row in self._in_the_way(assignment, device):
-            if row.uuid in self._listed:
-                # The book has one device twice: neither can be believed.
-                self._log(assignment, f'assignment {row.uuid} of the book '
-                                      f'has the same device')
-                self._store_ended(assignment, device)
-                event_db.add(self._session, 'adopt_failed', self._host.name,
-                             device, row, f'also held by {assignment.uuid}')
-                return
-            releases.release_active(self._session, self._host, row)
-        self._session.flush()
-        if assignment.vgpu_type != naming.PASSTHROUGH:
-            device.vgpu_type = assignment.vgpu_type
-            device.placement_id = assignment.placement_id
-        device_db.transition(self._session, device, _Event.ADOPT)
-        device.clean_token = None
-        row = self._row(assignment, device)
-        self._session.add(row)
-        self._adopted.append(row)
-        event_db.add(self._session, 'adopt', self._host.name, device, row)
-        LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
-                    'which the database did not know', row.uuid,
-                    row.instance_uuid, self._host.name, device.address)
+    Without a row the assignment would stay unknown, and each comparison would
+    find the database restored.
+    """
+    stable_id = assignment.stable_id
+    gpu_id = pci.function_id_of(stable_id)
+    if gpu_id not in rows.by_stable_id:
+        rows = rows.put(dataclasses.replace(device_rows.new_row(
+            rows, gpu_id, assignment.address), present=False))
+    if stable_id not in rows.by_stable_id:
+        rows = rows.put(device_rows.new_mdev_row(
+            rows, rows.by_stable_id[gpu_id], stable_id))
+    return rows, rows.by_stable_id[stable_id]
 
-    def _store_ended(self, assignment: objects.Assignment,
-                     device: models.Device) -> None:
-        """Store an assignment as ended, so that it is known from now on."""
-        row = self._row(assignment, device)
-        row.active, row.ended_at = None, clock.utc(self._session)
-        self._session.add(row)
-        self._adopted.append(row)
 
-    def _in_the_way(self, assignment: objects.Assignment,
-                    device: models.Device) -> list[models.Assignment]:
-        """Return active rows that the host's book does not support.
+def _adopt(session: orm.Session, result: Adopted,
+           assignment: objects.Assignment,
+           listed: Collection[str]) -> Adopted:
+    """Adopt one assignment.
 
-        The device's own, and those under the same key, which the database
-        had before what the book has was claimed.
-        """
-        rows = assignment_db.of_hosts(self._session, [self._host.id])
-        return [
-            row for row in rows
-            if row.device_id == device.id or (
-                row.uuid not in self._listed
-                and (row.instance_uuid, row.role, row.migration_uuid) == (
-                    assignment.instance_uuid, assignment.role,
-                    assignment.migration_uuid or ''))]
-
-    def _row(self, assignment: objects.Assignment,
-             device: models.Device) -> models.Assignment:
-        ordinals = collections.Counter(
-            row.ordinal for row in assignment_db.of_instance(
-                self._session, assignment.instance_uuid)
-            if row.host_id == self._host.id and row.role == assignment.role
-            and row.migration_uuid == (assignment.migration_uuid or ''))
-        return models.Assignment(
-            uuid=assignment.uuid, device=device, host_id=self._host.id,
-            instance_uuid=assignment.instance_uuid, role=assignment.role,
-            migration_uuid=assignment.migration_uuid or '',
-            source_host=assignment.source_host,
-            ordinal=next(number for number in range(len(ordinals) + 1)
-                         if number not in ordinals),
-            active=1, vgpu_type=assignment.vgpu_type,
-            resource_class=assignment.resource_class,
-            request=assignment_db.UNKNOWN_REQUEST, allocated=False,
-            # It was claimed earlier, which matters less than its usage.
-            claimed_at=clock.utc(self._session, ago=min(
-                assignment.used_seconds or 0, _LONGEST)),
-            host_generation=assignment.host_generation,
-            exact=assignment.exact, project_id=assignment.project_id,
-            user_id=assignment.user_id, flavor=assignment.flavor)
-
-    def _log(self, assignment: objects.Assignment, reason: str) -> None:
+    :param listed: UUIDs of all that the book has
+    """
+    rows, device = _device(result.rows, assignment)
+    in_the_way = _in_the_way(rows, assignment, device, listed)
+    twice = next((row for row in in_the_way if row.uuid in listed), None)
+    if twice is not None:
+        # The book has one device twice: neither can be believed.
         LOG.error('Assignment %s of instance %s on %s (device %s) is in the '
                   'book of the host but not in the database, and cannot be '
-                  'adopted: %s. Its device is not offered', assignment.uuid,
-                  assignment.instance_uuid, self._host.name,
-                  assignment.address, reason)
+                  'adopted: assignment %s of the book has the same device. '
+                  'Its device is not offered', assignment.uuid,
+                  assignment.instance_uuid, rows.name, assignment.address,
+                  twice.uuid)
+        return result._replace(
+            rows=rows.note('adopt_failed', [twice],
+                           f'also held by {assignment.uuid}'),
+            ended=[*result.ended, _row(session, rows, assignment, device)])
+    rows = releases.released(rows, in_the_way)
+    rows = rows.apply(device, _Event.ADOPT, clean_token=None, **(
+        {} if assignment.vgpu_type == naming.PASSTHROUGH else {
+            'vgpu_type': assignment.vgpu_type,
+            'placement_id': assignment.placement_id}))
+    row = _row(session, rows, assignment, rows.now(device))
+    LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
+                'which the database did not know', row.uuid,
+                row.instance_uuid, rows.name, device.address)
+    return result._replace(
+        rows=rows.assign([row]).note('adopt', [row]),
+        active=[*result.active, row])
 
 
-def _distrust_free(session: orm.Session, host: models.Host,
-                   book: Iterable[objects.Assignment]) -> None:
+def _in_the_way(rows: _Rows, assignment: objects.Assignment,
+                device: host_rows.Device,
+                listed: Collection[str]) -> list[_Row]:
+    """Return active rows that the host's book does not support.
+
+    The device's own, and those under the same key, which the database had
+    before what the book has was claimed.
+    """
+    return [row for row in rows.assignments if row.device.id == device.id or (
+        row.uuid not in listed and _key(row) == _key(assignment))]
+
+
+def _key(row: objects.Assignment | _Row) -> tuple[str, str, str]:
+    return row.instance_uuid, str(row.role), row.migration_uuid or ''
+
+
+def _row(session: orm.Session, rows: _Rows, assignment: objects.Assignment,
+         device: host_rows.Device) -> _Row:
+    ordinals = {row.ordinal for row in rows.assignments
+                if _key(row) == _key(assignment)}
+    return _Row(
+        uuid=assignment.uuid, device=device, host_id=rows.id,
+        instance_uuid=assignment.instance_uuid, role=assignment.role,
+        migration_uuid=assignment.migration_uuid or '',
+        source_host=assignment.source_host,
+        ordinal=next(number for number in range(len(ordinals) + 1)
+                     if number not in ordinals),
+        vgpu_type=assignment.vgpu_type,
+        resource_class=assignment.resource_class,
+        request=assignment_db.UNKNOWN_REQUEST, allocated=False,
+        # It was claimed earlier, which matters less than its usage.
+        claimed_at=clock.utc(session, ago=min(
+            assignment.used_seconds or 0, _LONGEST)),
+        lease_expires_at=None,
+        host_generation=assignment.host_generation,
+        exact=assignment.exact, project_id=assignment.project_id,
+        user_id=assignment.user_id, flavor=assignment.flavor)
+
+
+def _distrust_free(rows: _Rows, listed: Collection[str]) -> _Rows:
     """Have devices cleaned that the database shows as available, or as new.
 
     Somebody may have used them since the backup. A GPU of which the book has
     a vGPU was clean when it was claimed, and is not used itself. A GPU that
     got its VFs after the backup is dirty until these are removed (reports).
     """
-    devices = device_db.of_hosts(session, [host.id])
     # A vGPU that only the backup has may have ended, and the whole GPU have
     # been used after it. If it has not, the GPU is cleaned once it has.
-    listed = {assignment.uuid for assignment in book}
-    parents = {row.device.parent_id
-               for row in assignment_db.of_hosts(session, [host.id])
+    parents = {row.device.parent_id for row in rows.assignments
                if row.uuid in listed}
-    for device in devices:
+    for device in rows.devices:
         if (device.kind == device_rules.DeviceKind.PCI
                 and (device.state == _State.AVAILABLE
                      or device.cleaned_steps is None)
                 and device.id not in parents and _may_be_used(device)):
-            device.cleaned_steps = device_db.NOTHING_PASSED
-            event_db.add(session, 'distrust', host.name, device)
+            rows = rows.change(
+                device, cleaned_steps=device_db.NOTHING_PASSED,
+            ).note('distrust', [device])
+    return rows
 
 
-def _may_be_used(device: models.Device) -> bool:
+def _may_be_used(device: host_rows.Device) -> bool:
     """Return whether the device itself may have had a guest.
 
     Nobody can have a whole GPU while it has vGPUs, which are only made on

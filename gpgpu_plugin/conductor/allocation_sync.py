@@ -8,6 +8,7 @@ cover these devices, or Placement offers them again.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -18,10 +19,10 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import coverage
@@ -58,23 +59,31 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
                 return inventory.of_host(session, host)
             host.comparison_number = number
         _resume_usage(session, host, used)
-        for group in capacity.load(session, [host.id])[host.id]:
-            found = allocations.get(group.value.provider_uuid)
-            if found is None:
-                continue
-            covered = coverage.of(
-                group.value.assignments, found).covered
-            for row in group.rows.assignments:
-                is_covered = row.uuid in covered
-                if row.uuid in known and row.allocated != is_covered:
-                    assignment_db.set_allocated(
-                        session, row, allocated=is_covered)
-                    event_db.add(
-                        session, 'allocation_found' if is_covered
-                        else 'allocation_lost', host.name, row.device, row)
-                    host_db.changed(host)
-        return inventory.refresh(session, host)
+        before = host_rows.load_one(session, host.id)
+        return settle.settle(session, host, before, _compared(
+            before, allocations, known))
     return db.write(work)
+
+
+def _compared(rows: host_rows.HostRows, allocations: Allocations,
+              known: Collection[str]) -> host_rows.HostRows:
+    """Return the rows with what Placement says of some assignments.
+
+    :param known: UUIDs of those that the host knew when it asked
+    """
+    for group in capacity.groups(rows):
+        found = allocations.get(group.value.provider_uuid)
+        if found is None:
+            continue
+        covered = coverage.of(group.value.assignments, found).covered
+        for row in group.rows.assignments:
+            is_covered = row.uuid in covered
+            if row.uuid in known and row.allocated != is_covered:
+                rows = rows.put_assignments(dataclasses.replace(
+                    row, allocated=is_covered)).note(
+                        'allocation_found' if is_covered
+                        else 'allocation_lost', [row])
+    return rows
 
 
 def _resume_usage(session: orm.Session, host: models.Host,

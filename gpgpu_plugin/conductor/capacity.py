@@ -6,17 +6,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
@@ -47,27 +44,20 @@ class LoadedGroup:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedHost:
-    """The groups of a host, and all that is assigned there."""
+    """The rows of a host, and its groups."""
 
-    rows: group_db.HostRows
+    rows: host_rows.HostRows
     groups: Sequence[LoadedGroup]
 
     @classmethod
-    def of(cls, rows: group_db.HostRows) -> LoadedHost:
+    def of(cls, rows: host_rows.HostRows) -> LoadedHost:
         """Return the host that some rows describe."""
-        return cls(rows=rows, groups=[
-            LoadedGroup.of(group) for group in rows.groups])
-
-    def after(self, changed: Iterable[device_db.DeviceRow],
-              claimed: Iterable[assignment_db.AssignmentRow] = (),
-              ended: Collection[str] = ()) -> LoadedHost:
-        """Return the host after a change, see db.group.HostRows."""
-        return self.of(self.rows.after(changed, claimed, ended))
+        return cls(rows=rows, groups=groups(rows))
 
 
-def load_host(session: orm.Session, host_id: int) -> LoadedHost:
-    """Return one host, in two statements."""
-    return LoadedHost.of(group_db.load(session, [host_id])[host_id])
+def groups(rows: host_rows.HostRows) -> list[LoadedGroup]:
+    """Return the groups of a host."""
+    return [LoadedGroup.of(group) for group in rows.groups]
 
 
 def load(session: orm.Session,
@@ -76,12 +66,15 @@ def load(session: orm.Session,
 
     :returns: by the host's id
     """
-    return {host_id: [LoadedGroup.of(rows) for rows in found.groups]
-            for host_id, found in group_db.load(session, host_ids).items()}
+    return {host_id: groups(rows) for host_id, rows
+            in host_rows.load(session, host_ids).items()}
 
 
 def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     ids = {device.id: device.stable_id for device in rows.devices}
+    offers_whole = any(
+        known.vgpu_type == naming.PASSTHROUGH and known.enabled
+        for known in rows.types)
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
@@ -93,10 +86,8 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 listed=row.listed)
             for row in rows.types),
         devices=tuple(
-            _offered(row, ids, rows.variant, offers_whole=any(
-                known.vgpu_type == naming.PASSTHROUGH and known.enabled
-                for known in rows.types))
-            for row in rows.devices),
+            _offered(row, ids.get(row.parent_id or 0), rows.variant,
+                     offers_whole) for row in rows.devices),
         foreign_vgpus=tuple(device(row, ids) for row in rows.foreign_vgpus),
         assignments=tuple(
             group_rules.AssignedDevice(
@@ -106,17 +97,22 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
             for row in rows.assignments))
 
 
-def _offered(row: device_db.DeviceRow, stable_ids: Mapping[int, str],
-             variant: variant_rules.Variant, *,
-             offers_whole: bool) -> group_rules.Device:
+# Most devices of a host are as they were when it was loaded before, and a
+# value keeps what was computed from it.
+@functools.lru_cache(maxsize=_KEPT)
+def _offered(row: device_db.DeviceRow, parent_id: str | None,
+             variant: variant_rules.Variant,
+             offers_whole: bool,  # noqa: FBT001
+             ) -> group_rules.Device:
     """Return the value of a device that a group offers.
 
     One that must be cleaned counts as dirty until it is
     (conductor.recleaning).
 
+    :param parent_id: stable id of its GPU
     :param offers_whole: whether the group offers whole GPUs
     """
-    value = device(row, stable_ids)
+    value = _value(row, parent_id)
     if (value.state is device_rules.DeviceState.AVAILABLE
             and must_be_cleaned(row, variant, offers_whole=offers_whole)):
         return dataclasses.replace(
@@ -176,15 +172,10 @@ def is_proven(row: device_db.AnyDevice, policy: str) -> bool:
         row.cleaned_steps, required_steps(row, policy))
 
 
-def devices(rows: Sequence[models.Device],
-            holds: Mapping[int, hold_db.Kinds]) -> list[group_rules.Device]:
-    """Return the values of all devices of a host.
-
-    :param holds: kinds of holds, by the id of the device (db.hold)
-    """
-    ids = {row.id: row.stable_id for row in rows}
-    return [device(device_db.row_of(row, holds.get(row.id, frozenset())), ids)
-            for row in rows]
+def devices(rows: host_rows.HostRows) -> list[group_rules.Device]:
+    """Return the values of all devices of a host."""
+    ids = {row.id: row.stable_id for row in rows.devices}
+    return [device(row, ids) for row in rows.devices]
 
 
 def device(row: device_db.DeviceRow,
@@ -196,9 +187,6 @@ def device(row: device_db.DeviceRow,
     return _value(row, stable_ids.get(row.parent_id or 0))
 
 
-# Most devices of a host are as they were when it was loaded before, and a
-# value keeps what was computed from it.
-@functools.lru_cache(maxsize=_KEPT)
 def _value(row: device_db.DeviceRow,
            parent_id: str | None) -> group_rules.Device:
     is_pci = row.kind == device_rules.DeviceKind.PCI

@@ -8,13 +8,13 @@ there was capacity.
 
 from __future__ import annotations
 
-import collections
+import dataclasses
 import json
+import typing
 import uuid
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -23,22 +23,20 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import selection
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
-from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.allocation import allocate
+from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import codec
@@ -52,6 +50,7 @@ _Reason = request_mod.Reason
 
 _FUNCTIONS = 8
 """Functions that a device has at most, with an address each in the guest."""
+
 
 def claim(db: api.Database, request: objects.ClaimRequest,
           lease: float, origin: session_obj.Origin | None = None,
@@ -71,29 +70,15 @@ def claim(db: api.Database, request: objects.ClaimRequest,
 
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
-        loaded = capacity.load_host(session, host.id)
-        assigned = _assigned_before(request, loaded.rows.assignments)
+        before = host_rows.load_one(session, host.id)
+        assigned = _assigned_before(request, before.assignments)
+        after = before
         if not assigned:
-            offers = selection.offers(loaded.groups)
-            if request.exact_devices:
-                selected = selection.choose_exact(
-                    session, host, request, loaded.groups, exact_projects)
-            else:
-                demands = selection.own_demands(session, request, offers)
-                selection.check_allocation(
-                    request, request.request, loaded.groups)
-                try:
-                    selected = selection.choose(request, demands, offers)
-                except exception.ClaimDenied as exc:
-                    known.remember(request, host.generation, exc)
-                    raise
-            assigned = _assign(
-                session, host, request, selected, offers, lease)
-            if assigned:
-                host_db.change(host)
-                loaded = loaded.after(
-                    [row.device for row in assigned], claimed=assigned)
-        granted = _granted(session, host, request, loaded.groups, assigned)
+            assigned = _assign(session, host, before, request, lease, _select(
+                session, host, request, capacity.groups(before), known,
+                exact_projects))
+            after = before.assign(assigned).note('claim', assigned)
+        granted = _granted(session, host, request, before, after, assigned)
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
         return granted
@@ -105,18 +90,52 @@ def claim(db: api.Database, request: objects.ClaimRequest,
     return db.write(work)
 
 
+def _select(session: orm.Session, host: models.Host,
+            request: objects.ClaimRequest,
+            groups: Sequence[capacity.LoadedGroup],
+            known: refusals_mod.Refusals, exact_projects: Collection[str],
+            ) -> list[_Selected]:
+    """Return the units that a claim gets, each with its offer.
+
+    :raises ClaimDenied: it cannot get them
+    """
+    offers = selection.offers(groups)
+    if request.exact_devices:
+        selected = selection.choose_exact(
+            session, host, request, groups, exact_projects)
+    else:
+        demands = selection.own_demands(session, request, offers)
+        selection.check_allocation(request, request.request, groups)
+        try:
+            selected = selection.choose(request, demands, offers)
+        except exception.ClaimDenied as exc:
+            known.remember(request, host.generation, exc)
+            raise
+    return [_Selected(resource_class, offers[resource_class], unit)
+            for resource_class, chosen in sorted(selected.items())
+            for unit in chosen]
+
+
+class _Selected(typing.NamedTuple):
+    """A unit that was selected for a claim."""
+
+    resource_class: str
+    offer: selection.Offer
+    unit: offer_mod.Selection
+
+
 def _granted(session: orm.Session, host: models.Host,
-             request: objects.ClaimRequest,
-             groups: Sequence[capacity.LoadedGroup],
+             request: objects.ClaimRequest, before: host_rows.HostRows,
+             after: host_rows.HostRows,
              assigned: Sequence[assignment_db.AssignmentRow]) -> objects.Claim:
     """Return what the caller gets, and write what the host offers now."""
-    variants = {group.rows.id: group.rows.variant.name for group in groups}
+    variants = {group.id: group.variant.name for group in after.empty_groups}
     return objects.Claim(
+        inventory=settle.settle(session, host, before, after),
         assignments=tuple(
             _view(row, host, variants.get(row.device.group_id or 0, ''))
             for row in assigned),
-        inventory=inventory.refresh(session, host, groups),
-        numa_nodes=selection.numa_nodes(request, groups, assigned))
+        numa_nodes=selection.numa_nodes(request, after, assigned))
 
 
 def _lock_host(session: orm.Session, request: objects.ClaimRequest,
@@ -165,43 +184,35 @@ def _assigned_before(request: objects.ClaimRequest,
 
 
 def _assign(session: orm.Session, host: models.Host,
-            request: objects.ClaimRequest,
-            selected: allocate.Selections,
-            offers: Mapping[str, selection.Offer], lease: float,
+            rows: host_rows.HostRows, request: objects.ClaimRequest,
+            lease: float, units: Sequence[_Selected],
             ) -> list[assignment_db.AssignmentRow]:
-    units = [(resource_class, unit)
-             for resource_class, chosen in sorted(selected.items())
-             for unit in chosen]
-    changes = device_rows.take(
-        session, ((offers[resource_class].group, unit)
-                  for resource_class, unit in units))
-    allocated = collections.Counter({
-        resource_class: request.allocated.get(
-            offers[resource_class].group.value.provider_uuid, {}).get(
-                resource_class, 0) for resource_class in selected})
+    """Return the assignments of a claim."""
+    devices = device_rows.take(
+        rows, ((unit.offer.group, unit.unit) for unit in units))
+    allocated = {
+        unit.resource_class: request.allocated.get(
+            unit.offer.group.value.provider_uuid, {}).get(
+                unit.resource_class, 0) for unit in units}
     is_exact = bool(request.exact_devices)
     assigned: list[assignment_db.AssignmentRow] = []
-    for (resource_class, _), (_, device) in zip(units, changes, strict=True):
+    for unit, device in zip(units, devices, strict=True):
         assigned.append(assignment_db.AssignmentRow(
             uuid=str(uuid.uuid4()), device=device, host_id=host.id,
             instance_uuid=request.instance_uuid, role=request.role,
             migration_uuid=request.migration_uuid or '',
             ordinal=len(assigned),
-            vgpu_type=offers[resource_class].type.vgpu_type,
-            resource_class=resource_class, request=_fingerprint(request),
+            vgpu_type=unit.offer.type.vgpu_type,
+            resource_class=unit.resource_class,
+            request=_fingerprint(request),
             # The host adds named devices to the allocation next.
-            allocated=is_exact or allocated[resource_class] > 0,
+            allocated=is_exact or allocated[unit.resource_class] > 0,
             lease_expires_at=clock.epoch(session) + lease,
             host_generation=host.generation,
             source_host=request.source_host,
             project_id=request.project_id, user_id=request.user_id,
             flavor=request.flavor, exact=is_exact))
-        allocated[resource_class] -= 1
-    if assigned:
-        device_db.swap(session, changes)
-        assignment_db.insert(session, assigned, clock.utc(session))
-        event_db.add_all(session, 'claim', host.name,
-                         [(row.device, row) for row in assigned])
+        allocated[unit.resource_class] -= 1
     return assigned
 
 
@@ -240,46 +251,33 @@ def activate(db: api.Database, uuids: Sequence[str],
         [host] = host_db.lock_ids(
             session, [host_id] if host_id is not None else [])
         sessions.check(host, origin)
-        loaded = capacity.load_host(session, host.id)
-        rows = [row for row in loaded.rows.assignments if row.uuid in uuids]
-        missing = set(uuids) - {row.uuid for row in rows}
+        before = host_rows.load_one(session, host.id)
+        found = [row for row in before.assignments if row.uuid in uuids]
+        missing = set(uuids) - {row.uuid for row in found}
         if missing:
             raise _not_active(missing)
         assignment_db.set_guest_addresses(session, {
             uuid: _checked(addresses)
             for uuid, addresses in (guest_addresses or {}).items()
             if uuid in uuids})
-        loaded = loaded.after(_activate(session, host, [
-            row for row in rows if row.device.state != _State.ASSIGNED]))
-        if driver_capacity.store(session, host, driver_capacities):
-            return inventory.refresh(session, host)
-        return inventory.refresh(session, host, loaded.groups)
+        return settle.settle(session, host, before, driver_capacity.merged(
+            session, activated(before, found), driver_capacities))
     if host_id is None:
         raise _not_active(uuids)
     return db.write(work)
 
 
-def _activate(session: orm.Session, host: models.Host,
-              rows: Sequence[assignment_db.AssignmentRow],
-              ) -> list[device_db.DeviceRow]:
-    """End the leases of claims; return their devices afterwards.
-
-    The usage of a migration's destination begins with its confirmation.
-    """
-    if not rows:
-        return []
-    changes = [(row.device, device_db.after(row.device, _Event.ACTIVATE))
-               for row in rows]
-    device_db.swap(session, changes)
-    assignment_db.end_lease(session, rows)
-    used = [row.uuid for row in rows
-            if row.role == objects.ClaimRole.INSTANCE]
-    if used:
-        usage_db.begin(session, used, clock.utc(session))
-    event_db.add_all(session, 'activate', host.name,
-                     [(row.device, row) for row in rows])
-    host_db.change(host)
-    return [now for _, now in changes]
+def activated(rows: host_rows.HostRows,
+              found: Iterable[assignment_db.AssignmentRow],
+              ) -> host_rows.HostRows:
+    """Return the rows after the end of the leases of claims."""
+    waiting = [row for row in found
+               if row.device.state == _State.PROVISIONING]
+    for row in waiting:
+        rows = rows.apply(row.device, _Event.ACTIVATE)
+    return rows.put_assignments(*(
+        dataclasses.replace(row, lease_expires_at=None) for row in waiting),
+    ).note('activate', waiting) if waiting else rows
 
 
 def _checked(addresses: Sequence[str]) -> tuple[str, ...]:

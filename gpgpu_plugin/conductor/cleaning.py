@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 import uuid as uuid_mod
 from collections.abc import Callable
@@ -15,18 +14,15 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
@@ -66,27 +62,61 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         host = host_db.find(session, host_name)
         if host is None:
             return ()
-        devices = device_db.to_clean(session, host.id)
+        rows = host_rows.load_one(session, host.id)
+        devices = [device for device in rows.devices
+                   if _is_to_clean(rows, device)]
         ids = [device.id for device in devices]
         last = assignment_db.last_of(session, ids) if ids else {}
         activated = assignment_db.activated(session, ids) if ids else set()
-        policies = {group_id: group_db.policy(session, group_id)
-                    for group_id in {device.group_id for device in devices}}
+        replacing = {device.replaced_by for device in rows.devices}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
                 address=device.address, token=_token(device) or '',
                 request=device.clean_token or '',
-                variant=policies[device.group_id][0],
+                variant=group.variant.name if group else None,
                 assignment_uuid=last.get(device.id),
                 had_guest=device.id in activated,
                 replaces=(device.id not in activated
-                          and _took_a_place(session, device)),
+                          and device.kind == device_rules.DeviceKind.PCI
+                          and rows.gpu_of(device).uuid in replacing),
                 vgpu_type=device.vgpu_type,
-                steps=capacity.required_steps(
-                    device, policies[device.group_id][1]),
-                memory_mib=policies[device.group_id][2])
-            for device in devices)
+                steps=capacity.required_steps(device, _policy(group)),
+                memory_mib=group.variant.memory_mib if group else None)
+            for device in devices for group in [rows.group_of(device)])
+
+
+def _policy(group: host_rows.GroupRows | None) -> str:
+    """Return the cleaning policy of a group, or that of no group."""
+    return rules.DEFAULT if group is None else group.variant.cleaning_policy
+
+
+def _is_to_clean(rows: host_rows.HostRows,
+                 device: host_rows.Device) -> bool:
+    """Return whether a host cleans a device now.
+
+    One that is withdrawn is not cleaned (domain.hold), but the vGPUs on a GPU
+    that is are removed. A device without a token waits until it is in a group,
+    and a GPU until its mdevs are removed: its host resets no GPU that has one.
+    A VF waits for the cleaning of its GPU, and a GPU until its VFs are
+    removed. One whose last attempt is what was asked for waits for another
+    cleaning policy.
+    """
+    is_pci = device.kind == device_rules.DeviceKind.PCI
+    gpu = rows.gpu_of(device)
+    return (
+        device.state in device_rules.UNCLEAN_STATES
+        and device.present and device.clean_token is not None
+        and (device.state == _State.CLEANING
+             or device.clean_attempt != device.clean_token)
+        and not hold.is_withdrawn(
+            device.holds if is_pci else rows.holds_of(device))
+        and not device_db.waits_for_vfs(device)
+        and not (is_pci and gpu is not device
+                 and gpu.state in device_rules.UNCLEAN_STATES)
+        and all(child.kind != device_rules.DeviceKind.MDEV
+                or child.state == _State.AVAILABLE
+                for child in rows.children(device)))
 
 
 def vfs_refused(db: api.Database, origin: session_obj.Origin,
@@ -99,38 +129,27 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         if host.restored:
             # Nobody knows what the backup does not; they are cleaned first.
             return tuple(gpus)
-        kinds = hold_db.kinds_of_hosts(session, [host.id])
+        rows = host_rows.load_one(session, host.id)
         return tuple(
-            gpu.stable_id
-            for gpu in device_db.by_stable_id(session, host.id, gpus)
-            if hold.is_withdrawn(kinds.get(gpu.id, ()))
-            or not (gpu.state == _State.AVAILABLE or (
-                # Nobody had it, and nobody gets it as a whole then.
-                gpu.state == _State.DIRTY and gpu.cleaned_steps is None))
-            or device_db.pci_function(gpu).owner is not None)
-
-
-def _took_a_place(session: orm.Session, device: models.Device) -> bool:
-    """Return whether a GPU, or that of a VF, replaced a retired one."""
-    if device.kind == device_rules.DeviceKind.MDEV:
-        return False
-    return device_db.replaced(
-        session, withdrawal.gpu_of(session, device)) is not None
+            gpu.stable_id for gpu in rows.devices if gpu.stable_id in gpus
+            and (hold.is_withdrawn(gpu.holds)
+                 or not (gpu.state == _State.AVAILABLE or (
+                     # Nobody had it, and nobody gets it as a whole then.
+                     gpu.state == _State.DIRTY and gpu.cleaned_steps is None))
+                 or device_db.pci_function(gpu).owner is not None))
 
 
 def _lock(session: orm.Session, host_id: int, device_uuid: str,
           origin: session_obj.Origin | None,
-          ) -> tuple[models.Host, capacity.LoadedHost, device_db.DeviceRow]:
+          ) -> tuple[models.Host, host_rows.HostRows, host_rows.Device]:
     """Return a device and its host, which is locked.
 
     :raises NotFound: the device was deleted
     """
     [host] = host_db.lock_ids(session, [host_id])
     sessions.check(host, origin)
-    loaded = capacity.load_host(session, host.id)
-    found = [row for row in loaded.rows.devices if row.uuid == device_uuid]
-    return host, loaded, (
-        found[0] if found else device_db.row(session, device_uuid))
+    rows = host_rows.load_one(session, host.id)
+    return host, rows, rows.device(device_uuid)
 
 
 def _token(device: device_db.AnyDevice) -> str | None:
@@ -139,7 +158,7 @@ def _token(device: device_db.AnyDevice) -> str | None:
             else device.clean_token)
 
 
-def _check(device: device_db.DeviceRow, token: str,
+def _check(device: host_rows.Device, token: str,
            states: tuple[device_rules.DeviceState, ...]) -> None:
     if device.state not in states or _token(device) != token:
         state = device_rules.own_state(device.state, device.holds)
@@ -155,30 +174,25 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
-        host, loaded, device = _lock(session, host_id, device_uuid, origin)
+        host, before, device = _lock(session, host_id, device_uuid, origin)
         if (device.state == _State.CLEANING
                 and device.clean_attempt == attempt):
             # The same call came twice, and its caller sees one answer only.
             return
         _check(device, token, (_State.DIRTY, _State.CLEANING))
-        now = device
-        if now.state == _State.CLEANING:
+        rows = before
+        if device.state == _State.CLEANING:
             # The host was restarted meanwhile; all steps begin anew.
-            now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
-            event_db.add_all(
-                session, 'clean_interrupted', host.name, [(now, None)])
-            ledger.add(session, host, device, ledger_rules.Verdict.INTERRUPTED,
-                       reason='its host began another cleaning before this '
-                              'one had a verdict')
+            rows = rows.apply(device, _Event.CLEAN_INTERRUPTED).note(
+                'clean_interrupted', [device]).record(
+                    device, ledger_rules.Verdict.INTERRUPTED,
+                    'its host began another cleaning before this one had a '
+                    'verdict')
         # A verdict on an earlier attempt is refused from now on.
-        now = dataclasses.replace(
-            device_db.after(now, _Event.CLEAN), clean_attempt=attempt,
-            reason=None)
-        device_db.swap(session, [(device, now)])
+        settle.settle(session, host, before, rows.apply(
+            device, _Event.CLEAN, clean_attempt=attempt,
+            reason=None).note('clean_started', [device]))
         ledger.start(session, device)
-        event_db.add_all(session, 'clean_started', host.name, [(now, None)])
-        host_db.changed(host)
-        inventory.refresh(session, host, loaded.after([now]).groups)
     db.write(work)
 
 
@@ -187,13 +201,16 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
             origin: session_obj.Origin | None = None) -> str | None:
     """Return why a device is not clean (ConductorAPI.clean_failure)."""
     with db.reader() as session:
-        device = device_db.row(session, device_uuid)
-        sessions.refuse(session.get(models.Host, device.host_id), origin)
+        host_id = device_db.get(session, device_uuid).host_id
+        rows = host_rows.load_one(session, host_id)
+        device = rows.device(device_uuid)
+        sessions.refuse(session.get(models.Host, host_id), origin)
         _check(device, attempt, (_State.CLEANING,))
-        _, policy, memory_mib = group_db.policy(session, device.group_id)
+        group = rows.group_of(device)
         return rules.failure(
             ledger.compared(session, device, rules.bounded(results)),
-            capacity.required_steps(device, policy), memory_mib)
+            capacity.required_steps(device, _policy(group)),
+            group.variant.memory_mib if group else None)
 
 
 def finished(db: api.Database, device_uuid: str, attempt: str,
@@ -210,62 +227,31 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
 
     def work(session: orm.Session,
              ) -> tuple[Ended, inventory_obj.HostInventory]:
-        host, loaded, device = _lock(session, host_id, device_uuid, origin)
+        host, before, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
-        _, policy, memory_mib = group_db.policy(session, device.group_id)
-        required = capacity.required_steps(device, policy)
+        group = before.group_of(device)
+        required = capacity.required_steps(device, _policy(group))
         found = ledger.compared(session, device, rules.bounded(results))
-        now, kind, detail = _judged(
-            device, required, memory_mib, steps, found)
-        # Else it waits for another policy.
-        if kind == 'clean_failed' and now.clean_attempt is None:
-            hold_db.add(session, device.id, hold.HoldKind.FAILED,
-                        rules.shortened(f'cleaning failed: {detail}'))
-        device_db.swap(session, [(device, now)])
-        event_db.add_all(session, kind, host.name, [(now, None)], detail)
+        rows, kind, detail = _judged(
+            before, device, required,
+            group.variant.memory_mib if group else None, steps, found)
+        rows = driver_capacity.merged(
+            session, rows.note(kind, [device], detail), driver_capacities)
+        if (kind == 'clean_passed' and group is not None
+                and not group.variant.unsupported_ok and unsupported.reason(
+                    device_db.pci_function(device)) is not None):
+            # While it was assigned, its variant may have stopped accepting
+            # unsupported hardware.
+            rows = variant_matching.apply(session, host, rows)
         verdict = _VERDICTS[kind]
         ended = Ended(verdict, ledger.add(
             session, host, device, verdict, steps=required, results=found,
             reason=None if verdict is ledger_rules.Verdict.PASSED
             else rules.shortened(detail)))
-        host_db.changed(host)
-        is_stored = driver_capacity.store(session, host, driver_capacities)
-        return ended, _offered(session, host, loaded, now,
-                               are_others_changed=is_stored)
+        return ended, settle.settle(session, host, before, rows)
     ended, offered = db.write(work)
     observer(ended)
     return offered
-
-
-def _offered(session: orm.Session, host: models.Host,
-             loaded: capacity.LoadedHost, device: device_db.DeviceRow, *,
-             are_others_changed: bool) -> inventory_obj.HostInventory:
-    """Return what a host offers after a cleaning.
-
-    :param loaded: what was read before it
-    :param device: as it is now
-    :param are_others_changed: other rows are not as they were read
-    """
-    is_unsupported = _is_unsupported(loaded, device)
-    if is_unsupported:
-        variant_matching.apply(session, [host])
-    if are_others_changed or is_unsupported:
-        return inventory.refresh(session, host)
-    return inventory.refresh(session, host, loaded.after([device]).groups)
-
-
-def _is_unsupported(loaded: capacity.LoadedHost,
-                    device: device_db.DeviceRow) -> bool:
-    """Return whether a device that is free now may have to leave its group.
-
-    While it was assigned, its variant may have stopped accepting unsupported
-    hardware.
-    """
-    return device.state == _State.AVAILABLE and any(
-        group.rows.id == device.group_id
-        and not group.value.variant.unsupported_ok
-        and unsupported.reason(device_db.pci_function(device)) is not None
-        for group in loaded.groups)
 
 
 def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
@@ -274,51 +260,49 @@ def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
-        host, loaded, device = _lock(session, host_id, device_uuid, origin)
+        host, before, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
-        now = dataclasses.replace(
-            device_db.after(device, _Event.CLEAN_INTERRUPTED),
-            clean_attempt=None, reason=rules.shortened(f'waits: {reason}'))
-        device_db.swap(session, [(device, now)])
-        event_db.add_all(session, 'clean_interrupted', host.name,
-                         [(now, None)], reason)
-        host_db.changed(host)
-        inventory.refresh(session, host, loaded.after([now]).groups)
+        settle.settle(session, host, before, before.apply(
+            device, _Event.CLEAN_INTERRUPTED, clean_attempt=None,
+            reason=rules.shortened(f'waits: {reason}')).note(
+                'clean_interrupted', [device], reason))
     db.write(work)
 
 
-def _judged(device: device_db.DeviceRow, required: Sequence[str],
-            memory_mib: int | None, steps: Sequence[str],
-            results: Sequence[rules.StepResult],
-            ) -> tuple[device_db.DeviceRow, event_rules.Kind, str]:
-    """Return a device after its cleaning, with the event that records it.
+def _judged(rows: host_rows.HostRows, device: host_rows.Device,
+            required: Sequence[str], memory_mib: int | None,
+            steps: Sequence[str], results: Sequence[rules.StepResult],
+            ) -> tuple[host_rows.HostRows, event_rules.Kind, str]:
+    """Return the rows after a cleaning, with the event that records it.
 
     :param required: steps that the policy requires now
     :param steps: those that it required when the host was asked
-    :returns: the device, the kind of the event and its detail
+    :returns: the rows, the kind of the event and its detail
     """
     failure = rules.failure(results, required, memory_mib)
-    now = dataclasses.replace(device, clean_attempt=None)
     if failure is None:
-        return (dataclasses.replace(
-            device_db.after(now, _Event.CLEAN_PASSED), clean_token=None,
-            reason=None, cleaned_steps=rules.SEPARATOR.join(required)),
+        return (rows.apply(
+            device, _Event.CLEAN_PASSED, clean_attempt=None,
+            clean_token=None, reason=None,
+            cleaned_steps=rules.SEPARATOR.join(required)),
             'clean_passed', '; '.join(map(str, results)))
-    now = device_db.after(now, _Event.CLEAN_INTERRUPTED)
+    rows = rows.apply(device, _Event.CLEAN_INTERRUPTED, clean_attempt=None)
     if rules.is_harmless(results, steps, memory_mib):
         if set(steps) != set(required):
             # The policy changed meanwhile.
-            return now, 'clean_interrupted', failure
-        return (dataclasses.replace(
-            now, clean_attempt=now.clean_token, reason=rules.shortened(
+            return rows, 'clean_interrupted', failure
+        return (rows.change(
+            device, clean_attempt=device.clean_token, reason=rules.shortened(
                 f'waits: cleaning policy: {failure}; "gpgpu-manage variant '
                 f'set" chooses another one, "gpgpu-manage device clean" tries '
                 f'it again'
                 + (', "gpgpu-manage device accept" takes it as clean, since '
-                   'it is new' if now.cleaned_steps is None else ''))),
+                   'it is new' if device.cleaned_steps is None else ''))),
             'clean_failed', failure)
-    return (dataclasses.replace(
-        now, cleaned_steps=device_db.NOTHING_PASSED,
-        # Another request: an operator has looked at it then (holds).
-        clean_token=str(uuid_mod.uuid4()),
-        holds=now.holds | {hold.HoldKind.FAILED}), 'clean_failed', failure)
+    # Another request: an operator has looked at it when it is cleaned next.
+    return (rows.change(
+        device, cleaned_steps=device_db.NOTHING_PASSED,
+        clean_token=str(uuid_mod.uuid4())).hold(
+            device, hold.HoldKind.FAILED,
+            rules.shortened(f'cleaning failed: {failure}')),
+        'clean_failed', failure)

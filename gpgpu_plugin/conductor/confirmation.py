@@ -3,26 +3,21 @@
 
 from __future__ import annotations
 
-import datetime
+import dataclasses
 from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
 
-from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
-from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import session as session_obj
@@ -45,42 +40,34 @@ def confirm(
         hosts = {host.id: host
                  for host in host_db.lock_ids(session, sorted(host_ids))}
         sessions.check(hosts.get(origin_id), origin, reported=False)
-        everywhere = assignment_db.of_instance(
-            session, confirmation.instance_uuid)
-        active = [assignment for assignment in everywhere
-                  if assignment.host_id in hosts]
+        rows = host_rows.load(session, hosts)
+        active = [row for host_id in hosts
+                  for row in rows[host_id].assignments
+                  if row.instance_uuid == confirmation.instance_uuid]
         claimed = [
-            assignment for assignment in active
-            if assignment.migration_uuid == confirmation.migration_uuid
-            and _may_confirm(assignment, origin_id, origin)]
+            row for row in active
+            if row.migration_uuid == confirmation.migration_uuid
+            and _may_confirm(row, origin_id, origin)]
         outdated = _outdated(active, claimed)
-        destination = [assignment for assignment in claimed
-                       if assignment not in outdated]
+        destination = [row for row in claimed if row not in outdated]
+        ended = [*outdated, *_replaced(active, destination, confirmation)]
         at = clock.utc(session)
-        _activate(session, hosts, (
-            assignment for assignment in destination
-            if assignment.host_id == origin_id))
-        _begin_usage(session, destination, at)
-        for assignment in (
-                *outdated, *_replaced(active, destination, confirmation)):
-            releases.release_active(
-                session, hosts[assignment.host_id], assignment, at=at,
-                by_host=assignment.host_id == origin_id)
-        # The unique key is checked by each statement: what is replaced must
-        # have left it first.
-        session.flush()
-        _become_instance(session, hosts, destination)
-        return (tuple(inventory.refresh(session, host)
-                      for host in hosts.values()),
-                tuple(sorted({
-                    session.get_one(models.Host, assignment.host_id).name
-                    for assignment in everywhere
-                    if assignment in claimed
-                    or assignment.host_id not in hosts})))
+        return (tuple(
+            settle.settle(
+                session, host, rows[host.id], _confirmed(
+                    rows[host.id], destination, ended,
+                    is_own=host.id == origin_id),
+                settle.Ending(
+                    at=at, alive_since=host.session_began_at
+                    if host.id == origin_id else None))
+            for host in hosts.values()), tuple(sorted({
+                *(hosts[row.host_id].name for row in claimed),
+                *assignment_db.hosts_of_instance(
+                    session, confirmation.instance_uuid, hosts)})))
     return db.write(work) if host_ids else ((), ())
 
 
-def _may_confirm(assignment: models.Assignment, origin_id: int,
+def _may_confirm(assignment: assignment_db.AnyAssignment, origin_id: int,
                  origin: session_obj.Origin | None) -> bool:
     """Return whether the caller may confirm what was claimed.
 
@@ -122,9 +109,9 @@ def _host_ids(db: api.Database, confirmation: objects.MigrationConfirmation,
     return own | {own_id}, own_id
 
 
-def _outdated(active: Sequence[models.Assignment],
-              claimed: Sequence[models.Assignment],
-              ) -> list[models.Assignment]:
+def _outdated(active: Sequence[host_rows.Assignment],
+              claimed: Sequence[host_rows.Assignment],
+              ) -> list[host_rows.Assignment]:
     """Return the assignments of the destination that a later build replaced.
 
     If the confirmation is delivered late, the instance may have been built
@@ -139,10 +126,10 @@ def _outdated(active: Sequence[models.Assignment],
             < built.get(assignment.host_id, 0)]
 
 
-def _replaced(active: Sequence[models.Assignment],
-              destination: Collection[models.Assignment],
+def _replaced(active: Sequence[host_rows.Assignment],
+              destination: Collection[host_rows.Assignment],
               confirmation: objects.MigrationConfirmation,
-              ) -> list[models.Assignment]:
+              ) -> list[host_rows.Assignment]:
     """Return the assignments that the destination's devices replace.
 
     These are the assignments that the source names, and those that a failed
@@ -158,35 +145,25 @@ def _replaced(active: Sequence[models.Assignment],
                 and assignment.role == objects.ClaimRole.INSTANCE))]
 
 
-def _activate(session: orm.Session, hosts: Mapping[int, models.Host],
-              own: Iterable[models.Assignment]) -> None:
-    """Activate claims that their own host confirms.
+def _confirmed(rows: host_rows.HostRows,
+               destination: Sequence[host_rows.Assignment],
+               ended: Sequence[host_rows.Assignment], *,
+               is_own: bool) -> host_rows.HostRows:
+    """Return the rows of a host after the confirmation.
 
-    It does so once their guest was hard rebooted. As claims of the role
-    ``instance`` they would count as those of a build that failed.
+    :param destination: what becomes the instance's, on all hosts
+    :param ended: what is released, on all hosts
+    :param is_own: whether the host itself confirms. It does so once the guest
+        was hard rebooted. As claims of the role ``instance`` they would count
+        as those of a build that failed
     """
-    for assignment in own:
-        if assignment.device.state == device_rules.DeviceState.PROVISIONING:
-            device_db.transition(session, assignment.device,
-                                 device_rules.DeviceEvent.ACTIVATE)
-            assignment.lease_expires_at = None
-            event_db.add(session, 'activate', hosts[assignment.host_id].name,
-                         assignment.device, assignment)
-
-
-def _begin_usage(session: orm.Session,
-                 destination: Sequence[models.Assignment],
-                 at: datetime.datetime) -> None:
-    used = [assignment.uuid for assignment in destination
-            if assignment.lease_expires_at is None]
-    if used:
-        usage_db.begin(session, used, at)
-
-
-def _become_instance(session: orm.Session, hosts: Mapping[int, models.Host],
-                     destination: Sequence[models.Assignment]) -> None:
-    for assignment in destination:
-        assignment.role = objects.ClaimRole.INSTANCE
-        assignment.migration_uuid = ''
-        event_db.add(session, 'confirm', hosts[assignment.host_id].name,
-                     assignment.device, assignment)
+    own = [row for row in destination if row.host_id == rows.id]
+    if is_own:
+        rows = claims.activated(rows, own)
+    rows = releases.released(
+        rows, [row for row in ended if row.host_id == rows.id])
+    uuids = {row.uuid for row in own}
+    found = [dataclasses.replace(
+        row, role=str(objects.ClaimRole.INSTANCE), migration_uuid='')
+        for row in rows.assignments if row.uuid in uuids]
+    return rows.put_assignments(*found).note('confirm', found)

@@ -1,59 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of devices as their hosts report it.
-
-All functions run in a transaction that locked the device's host.
-"""
+"""Health of devices as their hosts report it."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-
-from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import health
 
 
-def store(session: orm.Session, host: models.Host, row: models.Device,
-          condition: health.Condition | None) -> None:
-    """Store the health of a device after a scan, with an event if it changed.
+def store(rows: host_rows.HostRows, device: host_rows.Device,
+          condition: health.Condition | None) -> host_rows.HostRows:
+    """Keep the health of a device after a scan, with an event if it changed.
 
     The numbers behind it may change without an event.
 
     :param condition: None: the scan did not judge it
     """
     if condition is None:
-        return
-    before = row.health
-    row.health = str(condition.health)
-    row.health_reason = condition.reason
-    row.errors = device_db.dump(condition.errors)
-    if before == row.health or (
+        return rows
+    device = rows.now(device)
+    before, now = device.health, str(condition.health)
+    rows = rows.change(
+        device, health=now, health_reason=condition.reason,
+        errors=device_db.dump(condition.errors))
+    if before == now or (
             before is None and condition.health is health.Health.OK):
-        return
-    event_db.add(
-        session, 'health', host.name, row,
-        detail=f'{before or "not known"} -> {row.health}' + (
+        return rows
+    rows = rows.note(
+        'health', [device], f'{before or "not known"} -> {now}' + (
             f': {condition.reason}' if condition.reason else ''),
         level=logging.INFO if condition.health is health.Health.OK
         else logging.WARNING)
-    host_db.changed(host)
-    if (before == health.Health.FAILED
-            and device_db.vgpu_capability(row) is None
-            and not device_db.pci_function(row).has_vgpus):
-        # It was reset, repaired or replaced meanwhile. Nobody gets a GPU
-        # whose driver makes vGPUs as a whole.
-        recleaning.distrust(session, host, row, 'it answers again')
+    # It was reset, repaired or replaced meanwhile. Nobody gets a GPU whose
+    # driver makes vGPUs as a whole.
+    return rows if (
+        before != health.Health.FAILED
+        or device_db.vgpu_capability(device) is not None
+        or device_db.pci_function(device).has_vgpus
+    ) else recleaning.distrust(rows, device, 'it answers again')
 
 
-def lose(row: models.Device) -> None:
-    """Forget the health of a device that a scan did not find.
+def lost(device: host_rows.Device) -> host_rows.Device:
+    """Return a device that a scan did not find, without its health.
 
     That it had failed is kept, since it must be cleaned if it returns.
     """
-    if row.health != health.Health.FAILED:
-        row.health = row.health_reason = row.errors = None
+    return device if device.health == health.Health.FAILED else (
+        dataclasses.replace(device, health=None, health_reason=None,
+                            errors=None))

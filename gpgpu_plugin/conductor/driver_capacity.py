@@ -7,43 +7,37 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import report as report_obj
 
 
-def store(session: orm.Session, host: models.Host,
-          reported: report_obj.DriverCapacities | None) -> bool:
-    """Store reports of the drivers of GPUs of a (locked) host.
-
-    :returns: whether there are any, so that the host's groups must be read
-        again
-    """
+def merged(session: orm.Session, rows: host_rows.HostRows,
+           reported: report_obj.DriverCapacities | None,
+           ) -> host_rows.HostRows:
+    """Return the rows of a host with what the drivers of its GPUs report."""
     if not reported:
-        return False
-    places = assignment_db.places(session, host.id, [
+        return rows
+    places = assignment_db.places(session, rows.id, [
         name for report in reported.values() for name in report.existing])
-    used = device_db.in_use(session, host.id)
-    for gpu in device_db.by_stable_id(session, host.id, reported):
-        before = device_db.driver_capacity(gpu)
-        now = driver_capacity.newer(
-            before, driver_capacity.with_stable_ids(
-                reported[gpu.stable_id], places), used)
-        # A report that only was sampled later is stored, too, so that older
-        # ones are recognised; nobody needs to be told about it.
-        gpu.driver_capacity = device_db.dump(now)
-        if now != before:
-            host_db.changed(host)
-    return True
+    used = {device.stable_id: device.vgpu_type for device in rows.devices
+            if device.state != device_rules.DeviceState.AVAILABLE}
+    for stable_id, report in reported.items():
+        gpu = rows.by_stable_id.get(stable_id)
+        if gpu is not None:
+            rows = rows.change(gpu, driver_capacity=device_db.dump(
+                driver_capacity.newer(
+                    device_db.driver_capacity(gpu),
+                    driver_capacity.with_stable_ids(report, places), used)))
+    return rows
 
 
-def is_late(session: orm.Session, host_id: int,
+def is_late(rows: host_rows.HostRows,
             reported: report_obj.DriverCapacities) -> bool:
     """Return whether one of the reports is older than what is stored."""
-    if not reported:
-        return False
-    both = ((reported[gpu.stable_id], device_db.driver_capacity(gpu))
-            for gpu in device_db.by_stable_id(session, host_id, reported))
-    return any(stored is not None and driver_capacity.is_older(one, stored)
-               for one, stored in both)
+    return any(
+        (gpu := rows.by_stable_id.get(stable_id)) is not None
+        and (stored := device_db.driver_capacity(gpu)) is not None
+        and driver_capacity.is_older(report, stored)
+        for stable_id, report in reported.items())

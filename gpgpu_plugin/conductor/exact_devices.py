@@ -23,6 +23,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
@@ -199,9 +200,9 @@ def _find_host(session: orm.Session, request: scheduling_obj.ExactRequest,
     names = parse(request.devices)
     check_flavor(session, request.flavor_classes)
     host, found = locate(session, names)
-    loaded = capacity.load_host(session, host.id)
-    own = held(loaded.rows.assignments, request.instance_uuid)
-    selected = select(loaded.groups, found, own)
+    rows = host_rows.load_one(session, host.id)
+    own = held(rows.assignments, request.instance_uuid)
+    selected = select(capacity.groups(rows), found, own)
     # What the instance has is not available, and only its claim knows better.
     if not own.intersection(found):
         allocate.allocate(selected.offers, request_mod.Request(

@@ -20,13 +20,14 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import examination as examination_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import variant as variant_db
@@ -212,22 +213,20 @@ def _repair_device(session: orm.Session, host: models.Host | None,
     """Put a device into the state that its assignment, or its lack, needs."""
     assert host is not None
     assert found.repair is not None
-    before = device_db.row(session, found.subject)
-    now = device_db.after(before, _DEVICE_EVENTS[found.repair])
-    device_db.swap(session, [(before, now)])
+    before = host_rows.load_one(session, host.id)
+    device = before.device(found.subject)
+    rows = before.apply(device, _DEVICE_EVENTS[found.repair])
     if found.repair is _Repair.QUARANTINE:
-        holds.add(session, host, device_db.get(session, found.subject),
-                  hold.HoldKind.FAILED, 'its state had no assignment; see '
-                  '"gpgpu-manage doctor"')
-    host_db.changed(host)
-    session.expire_all()
-    inventory.refresh(session, host)
+        rows = holds.add(rows, device, hold.HoldKind.FAILED,
+                         'its state had no assignment; see "gpgpu-manage '
+                         'doctor"')
+    settle.settle(session, host, before, rows)
 
 
 def _repair_capacity(session: orm.Session, host: models.Host | None,
                      found: drift_mod.Drift) -> None:
     assert host is not None
-    inventory.refresh(session, host)
+    settle.change(session, host, lambda rows: rows)
 
 
 def _repair_usage(session: orm.Session, host: models.Host | None,

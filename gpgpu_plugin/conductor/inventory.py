@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable
-from collections.abc import Sequence
 
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import group as group_rules
@@ -20,37 +19,20 @@ from gpgpu_plugin.objects import inventory as objects
 TypeRow = vgpu_type_db.VGPUTypeRow
 
 
-def refresh(session: orm.Session, host: models.Host,
-            groups: Sequence[capacity.LoadedGroup] | None = None,
-            ) -> objects.HostInventory:
-    """Compute and store the capacities of the (locked) host.
+def with_capacities(rows: host_rows.HostRows,
+                    groups: Iterable[capacity.LoadedGroup],
+                    ) -> host_rows.HostRows:
+    """Return the rows with the capacities that the devices give.
 
-    :param groups: the host's current groups, if the caller has loaded them
-    :returns: the host's inventory after the transaction
+    :param groups: those of the rows
     """
-    session.flush()
-    if groups is None:
-        groups = capacity.load(session, [host.id])[host.id]
-    _store_capacities(session, groups)
-    return inventory(host, groups)
-
-
-def refresh_all(session: orm.Session, host_ids: Sequence[int]) -> None:
-    """Compute and store the capacities of (locked) hosts."""
-    session.flush()
-    _store_capacities(session, itertools.chain.from_iterable(
-        capacity.load(session, host_ids).values()))
-
-
-def _store_capacities(session: orm.Session,
-                      groups: Iterable[capacity.LoadedGroup]) -> None:
-    changed = []
-    for group in groups:
-        for row in group.rows.types:
-            now = with_capacity(group, row)
-            if now != row:
-                changed.append(now)
-    vgpu_type_db.store_capacities(session, changed)
+    changed = {
+        group.rows.id: types for group in groups
+        if (types := [with_capacity(group, row) for row in group.rows.types])
+        != list(group.rows.types)}
+    return rows if not changed else rows.put_groups([
+        dataclasses.replace(group, types=changed[group.id])
+        if group.id in changed else group for group in rows.empty_groups])
 
 
 def with_capacity(group: capacity.LoadedGroup, row: TypeRow) -> TypeRow:

@@ -44,7 +44,7 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
     end = ledger_db.lengthen(session, device.uuid)
     began = end.started_at
     last = assignment_db.last_of_device(session, device.id)
-    variant, policy, _ = group_db.policy(session, device.group_id)
+    variant, policy = group_db.policy(session, device.group_id)
     if verdict is rules.Verdict.PASSED:
         for result in _settings(results):
             end.settings = json.dumps(result.facts, sort_keys=True)

@@ -15,17 +15,12 @@ wait for ever, and the host may use it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-
-from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
-from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import naming
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
@@ -33,7 +28,7 @@ _State = device_rules.DeviceState
 _NEW = 'this host has not cleaned it yet'
 
 
-def first_reason(device: models.Device) -> str | None:
+def first_reason(device: device_db.AnyDevice) -> str | None:
     """Return why a device is dirty that nobody used since it was first seen.
 
     :returns: None: it is not dirty, or for another reason
@@ -42,8 +37,8 @@ def first_reason(device: models.Device) -> str | None:
             and device.cleaned_steps is None else None)
 
 
-def distrust(session: orm.Session, host: models.Host, device: models.Device,
-             detail: str) -> None:
+def distrust(rows: host_rows.HostRows, device: host_rows.Device,
+             detail: str) -> host_rows.HostRows:
     """Withdraw the verdict of a device; of a GPU, also those of its VFs.
 
     The device becomes dirty as soon as somebody can get it
@@ -51,60 +46,78 @@ def distrust(session: orm.Session, host: models.Host, device: models.Device,
 
     :param detail: why, for the event
     """
-    for part in device_db.with_vfs(session, device):
-        part.cleaned_steps = device_db.NOTHING_PASSED
-    event_db.add(session, 'distrust', host.name, device, detail=detail)
-    host_db.changed(host)
+    for part in rows.with_vfs(device):
+        rows = rows.change(part, cleaned_steps=device_db.NOTHING_PASSED)
+    return rows.note('distrust', [rows.now(device)], detail)
 
 
-def clean_again(session: orm.Session,
-                hosts: Mapping[int, models.Host]) -> None:
+def clean_again(rows: host_rows.HostRows) -> host_rows.HostRows:
     """Make the devices dirty that must be cleaned now.
 
     A new GPU that is dirty and that nobody can get as a whole any more, as it
     got VFs, is available again: guests get these.
-
-    :param hosts: (locked) hosts by id
     """
-    session.flush()
-    for device, variant, offers_whole in device_db.clean_or_new(
-            session, list(hosts)):
-        must = variant is not None and capacity.must_be_cleaned(
-            device, variant_db.to_domain(variant), offers_whole=offers_whole)
-        host = hosts[device.host_id]
+    groups = {group.id: group for group in rows.empty_groups}
+    for device in rows.devices:
+        if not _may_change(rows, device):
+            continue
+        group = groups.get(device.group_id or 0)
+        must = group is not None and capacity.must_be_cleaned(
+            device, group.variant, offers_whole=any(
+                known.vgpu_type == naming.PASSTHROUGH and known.enabled
+                for known in group.types))
         if must and device.state == _State.AVAILABLE:
-            _make_dirty(session, host, device)
+            rows = _make_dirty(rows, device)
         elif not must and device.state == _State.DIRTY:
-            device_db.transition(session, device, _Event.ACCEPT)
-            device.clean_token = device.clean_attempt = device.reason = None
-            host_db.changed(host)
+            rows = rows.apply(device, _Event.ACCEPT, clean_token=None,
+                              clean_attempt=None, reason=None)
+    return rows
 
 
-def _make_dirty(session: orm.Session, host: models.Host,
-                device: models.Device) -> None:
+def _may_change(rows: host_rows.HostRows, device: host_rows.Device) -> bool:
+    """Return whether a function is available, or new on its host.
+
+    One whose mdevs are not all available is left alone, unless the whole GPU
+    may have been used.
+    """
+    return (
+        device.kind == device_rules.DeviceKind.PCI
+        and (device.state == _State.AVAILABLE or (
+            device.state == _State.DIRTY and device.cleaned_steps is None))
+        and (device.cleaned_steps == device_db.NOTHING_PASSED or not any(
+            child.kind == device_rules.DeviceKind.MDEV
+            and child.state != _State.AVAILABLE
+            for child in rows.children(device))))
+
+
+def _make_dirty(rows: host_rows.HostRows,
+                device: host_rows.Device) -> host_rows.HostRows:
     passed = device.cleaned_steps
-    device_db.transition(session, device, _Event.DISTRUST)
-    device.clean_token = str(uuid.uuid4())
-    device.reason = None
-    host_db.changed(host)
+    rows = rows.apply(device, _Event.DISTRUST,
+                      clean_token=str(uuid.uuid4()), reason=None)
     # Otherwise the event is that of the doubt.
-    if passed != device_db.NOTHING_PASSED:
-        event_db.add(session, 'distrust', host.name, device, detail=(
-            _NEW if passed is None else
+    return rows if passed == device_db.NOTHING_PASSED else rows.note(
+        'distrust', [device], _NEW if passed is None else (
             f'its last cleaning passed {passed}, and the cleaning policy of '
             f'its variant requires more'))
 
 
-def try_again(session: orm.Session, hosts: Mapping[int, models.Host],
-              variant: models.Variant) -> None:
-    """Have devices cleaned that wait for another policy of their variant.
+def try_again(rows: host_rows.HostRows,
+              device: host_rows.Device) -> host_rows.HostRows:
+    """Have a dirty device cleaned that waits for another cleaning policy.
 
-    :param hosts: (locked) hosts by id
+    The request stays the same: a new one would accept what a guest changed.
     """
-    for device in device_db.of_hosts(session, list(hosts)):
-        if (device.state == device_rules.DeviceState.DIRTY
-                and device.clean_attempt is not None
-                and device.group is not None
-                and device.group.variant_id == variant.id):
-            device_db.try_again(device)
-            host_db.changed(hosts[device.host_id])
+    return rows.change(device, clean_attempt=None, reason=None)
+
+
+def try_variant_again(rows: host_rows.HostRows,
+                      variant_id: int) -> host_rows.HostRows:
+    """Have devices cleaned that wait for another policy of their variant."""
+    groups = {group.id for group in rows.empty_groups
+              if group.variant_id == variant_id}
+    for device in rows.devices:
+        if (device.state == _State.DIRTY and device.group_id in groups
+                and device.clean_attempt is not None):
+            rows = try_again(rows, device)
+    return rows

@@ -6,8 +6,6 @@ Every writing transaction locks its host first.
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import logging
 import types
 from collections.abc import Iterable
@@ -19,22 +17,16 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
-from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -142,7 +134,7 @@ def _end(
 
     :param kind: kind of the events that record it
     :param events: events for the device, by its state
-    :param ages: see assignment_db.end; only their own host knows
+    :param ages: see settle.Ending; only their own host knows
     :returns: None if no such assignment ever existed, or if those of another
         host have ended
     :raises Conflict: a device is in another state
@@ -153,10 +145,10 @@ def _end(
 
     def work(session: orm.Session) -> inventory_obj.HostInventory | None:
         [host] = host_db.lock_ids(session, [host_id])
-        loaded = capacity.load_host(session, host.id)
+        before = host_rows.load_one(session, host.id)
         # The UUIDs name one claim, so that a late call ends nothing else. The
         # device of one that ended may be another instance's now.
-        ended = [row for row in loaded.rows.assignments if row.uuid in uuids]
+        ended = [row for row in before.assignments if row.uuid in uuids]
         is_own = origin is not None and origin.host == host.name
         if origin is None or is_own:
             sessions.check(host, origin, reported=False)
@@ -166,16 +158,12 @@ def _end(
             _check_foreign(ended, events, fault, driver_capacities, origin)
             if not ended:
                 return None
-        devices = _end_all(
-            session, host, ended, kind, events, fault, detail,
-            policies={group.rows.id: group.rows.variant.cleaning_policy
-                      for group in loaded.groups},
-            alive_since=(host.session_began_at if is_own else None),
-            ages=ages if is_own else _NO_AGES)
-        if driver_capacity.store(session, host, driver_capacities):
-            return inventory.refresh(session, host)
-        return inventory.refresh(
-            session, host, loaded.after(devices, ended=uuids).groups)
+        after = _ended(before, ended, kind, events, fault, detail)
+        return settle.settle(
+            session, host, before, driver_capacity.merged(
+                session, after, driver_capacities), settle.Ending(
+                    alive_since=host.session_began_at,
+                    ages=ages) if is_own else settle.NOW)
     return db.write(work)
 
 
@@ -208,83 +196,45 @@ def is_source(row: assignment_db.AnyAssignment,
             and row.source_host == origin.host)
 
 
-def _end_all(session: orm.Session, host: models.Host,
-             rows: Sequence[assignment_db.AssignmentRow],
-             kind: event_rules.Kind, events: _Events, fault: str | None = None,
-             detail: str | None = None,
-             policies: Mapping[int, str] = types.MappingProxyType({}),
-             at: datetime.datetime | None = None,
-             alive_since: datetime.datetime | None = None,
-             ages: Mapping[str, int] = _NO_AGES,
-             ) -> list[device_db.DeviceRow]:
-    """End assignments of a (locked) host; return their devices afterwards.
+def released(rows: host_rows.HostRows,
+             ended: Sequence[assignment_db.AssignmentRow],
+             ) -> host_rows.HostRows:
+    """Return the rows of a host after the release of assignments."""
+    return _ended(rows, ended, 'release', _RELEASE)
 
-    :param policies: cleaning policies by the group's id
-    :param at: when they end; None: now
-    :param alive_since: when the host, which ends them, began its session
-    :param ages: see assignment_db.end
+
+def _ended(rows: host_rows.HostRows,
+           ended: Sequence[assignment_db.AssignmentRow],
+           kind: event_rules.Kind, events: _Events, fault: str | None = None,
+           detail: str | None = None) -> host_rows.HostRows:
+    """Return the rows of a host after the end of assignments.
+
+    :param fault: that of their devices, which are held
     :raises Conflict: a device is in a state without an event
     """
-    if not rows:
-        return []
-    changes = [
-        (row.device, _after(
-            row, kind, events, policies.get(row.device.group_id or 0),
-            failed=fault is not None))
-        for row in rows]
-    if fault is not None:
-        for row in rows:
-            hold_db.add(session, row.device.id, hold.HoldKind.FAILED,
-                        cleaning.shortened(fault))
-    device_db.swap(session, changes)
-    assignment_db.end(
-        session, rows, at or clock.utc(session), alive_since, ages)
-    event_db.add_all(session, kind, host.name,
-                     [(row.device, row) for row in rows], fault or detail,
-                     level=logging.WARNING if fault is not None else None)
-    if fault is not None:
-        for _, now in changes:
-            ledger.add(session, host, now, ledger_rules.Verdict.QUARANTINED,
-                       reason=cleaning.shortened(fault))
-    host_db.changed(host)
-    return [now for _, now in changes]
+    for row in ended:
+        rows = _after(rows, row, kind, events)
+        if fault is not None:
+            rows = holds.add(
+                rows, row.device, hold.HoldKind.FAILED, fault)
+    return rows.end({row.uuid for row in ended}).note(
+        kind, ended, fault or detail,
+        level=logging.WARNING if fault is not None else None)
 
 
-def _after(row: assignment_db.AssignmentRow, kind: str, events: _Events,
-           policy: str | None, *, failed: bool) -> device_db.DeviceRow:
-    """Return the device of an assignment after its end.
-
-    :param policy: its cleaning policy, which may have become stricter
-    :param failed: whether it failed, and is held
-    """
+def _after(rows: host_rows.HostRows, row: assignment_db.AssignmentRow,
+           kind: str, events: _Events) -> host_rows.HostRows:
+    """Return the rows with the device of an assignment after its end."""
     state = device_rules.DeviceState(row.device.state)
     if state not in events:
         raise exception.Conflict(
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
-    event = events[state]
-    if (event is _Event.ABORT_UNTOUCHED and policy is not None
-            and not capacity.is_proven(row.device, policy)):
+    event, group = events[state], rows.group_of(row.device)
+    # The cleaning policy may have become stricter.
+    if (event is _Event.ABORT_UNTOUCHED and group is not None
+            and not capacity.is_proven(
+                row.device, group.variant.cleaning_policy)):
         event = _Event.RELEASE
-    now = device_db.after(row.device, event)
-    if now.state == _State.DIRTY:
-        now = dataclasses.replace(now, clean_token=row.uuid)
-    return dataclasses.replace(
-        now, holds=now.holds | {hold.HoldKind.FAILED}) if failed else now
-
-
-def release_active(session: orm.Session, host: models.Host,
-                   row: models.Assignment, *,
-                   at: datetime.datetime | None = None,
-                   by_host: bool = False) -> None:
-    """Release one active assignment in a transaction that locked its host.
-
-    :param at: when it ends; None: now
-    :param by_host: its host, where the guest was, says so
-    """
-    session.flush()
-    _end_all(session, host, assignment_db.active(session, [row.uuid]),
-             'release', _RELEASE, at=at,
-             alive_since=host.session_began_at if by_host else None)
-    for changed in (row.device, row):
-        session.expire(changed)
+    return rows.apply(row.device, event, **(
+        {'clean_token': row.uuid} if event is _Event.RELEASE else {}))

@@ -21,7 +21,6 @@ from sqlalchemy import orm
 
 import gpgpu_plugin
 from gpgpu_plugin.conductor import adoption
-from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import last_report
@@ -63,17 +62,13 @@ def _is_repeated(session: orm.Session, last: last_report.LastReport,
             session, scan.assignments)))
 
 
-def note(session: orm.Session, host: models.Host, scan: objects.HostReport,
+def note(host: models.Host, scan: objects.HostReport,
          changes: int, inventory: inventory_obj.HostInventory) -> None:
     """Keep the digest of a scan that changed nothing, and the answer to it.
-
-    One that changed nothing because it came late may be news the next time.
 
     :param host: locked
     :param changes: number of changes of variants, read before the variants
     """
-    if driver_capacity.is_late(session, host.id, scan.driver_capacities):
-        return
     host.report_digest = _digest(scan, changes)
     host.report_generation = host.generation
     host.report_answer = codec.encode(inventory).decode()

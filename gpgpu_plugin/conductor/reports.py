@@ -6,10 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import uuid
-from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Mapping
 
 from sqlalchemy import orm
@@ -17,6 +14,8 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import device_health
+from gpgpu_plugin.conductor import device_rows
+from gpgpu_plugin.conductor import driver_capacity as driver_capacity_mod
 from gpgpu_plugin.conductor import exchange
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import recleaning
@@ -24,18 +23,16 @@ from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import report_check
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import sightings
-from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
-from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
@@ -84,7 +81,7 @@ def _report(session: orm.Session, scan: objects.HostReport,
         return None, inventory.of_host(session, host)
     # Read before the variants themselves, which may change meanwhile.
     number = variant_db.change_number(session)
-    before = host.generation
+    generation = host.generation
     problems = json.dumps(scan.problems)
     if (host.node, host.problems, host.service_disabled) != (
             scan.node, problems, scan.service_disabled):
@@ -93,27 +90,19 @@ def _report(session: orm.Session, scan: objects.HostReport,
         host_db.changed(host)
     rebooted = not host.report_number and host.report_digest is None
     host.report_number = scan.number
-    _store(session, host, scan, rebooted=rebooted)
-    adoption.adopt(session, host, scan.assignments)
-    stored = _match(session, host, before)
-    if host.generation != before:
+    before = host_rows.load_one(session, host.id)
+    observed = _observe(session, host, before, scan, rebooted=rebooted)
+    adopted = adoption.adopt(session, host, observed, scan.assignments)
+    after = variant_matching.apply(session, host, adopted.rows)
+    stored = settle.settle(session, host, before, after)
+    if adopted.active or adopted.ended:
+        adopted.store(session, host_rows.load_one(session, host.id))
+    if host.generation != generation:
+        host.reported_at = clock.utc(session)
         return number, stored
-    repeated_reports.note(session, host, scan, number, stored)
+    if not driver_capacity_mod.is_late(before, scan.driver_capacities):
+        repeated_reports.note(host, scan, number, stored)
     return None, stored
-
-
-def _match(session: orm.Session, host: models.Host,
-           before: int) -> inventory_obj.HostInventory:
-    """Bring the devices of a (locked) host into their groups.
-
-    :param before: generation of the host before this transaction
-    """
-    variant_matching.apply(session, [host])
-    if host.generation == before:
-        return inventory.of_host(session, host)
-    type_sync.sync(session, [host.id])
-    host.reported_at = clock.utc(session)
-    return inventory.refresh(session, host)
 
 
 def _have_variants_changed(db: api.Database, number: int) -> bool:
@@ -130,7 +119,8 @@ def _match_again(session: orm.Session,
     host = host_db.lock(session, name)
     if host is None:
         raise exception.NotFound(kind='host', name=name)
-    return _match(session, host, host.generation)
+    return settle.change(session, host, functools.partial(
+        variant_matching.apply, session, host))
 
 
 def _host(session: orm.Session, scan: objects.HostReport,
@@ -146,15 +136,11 @@ def _host(session: orm.Session, scan: objects.HostReport,
     return host
 
 
-def _store(session: orm.Session, host: models.Host,
-           scan: objects.HostReport, *, rebooted: bool) -> None:
-    devices = device_db.of_hosts(session, [host.id])
-    # Most scans find nothing that asks for them.
-    kinds = functools.cache(functools.partial(
-        hold_db.kinds_of_hosts, session, [host.id]))
-    exchanged = retirement.leave(session, devices, scan.functions, kinds)
-    rows = {device.stable_id: device for device in devices
-            if device.kind == device_rules.DeviceKind.PCI}
+def _observe(session: orm.Session, host: models.Host,
+             before: host_rows.HostRows, scan: objects.HostReport, *,
+             rebooted: bool) -> host_rows.HostRows:
+    """Return the rows of a host with what a scan found."""
+    rows, exchanged = retirement.leave(before, scan.functions)
     # Not yet adopted, as that takes the rows of this scan.
     adopted = adoption.unknown(session, scan.assignments or ())
     known = _Known(
@@ -163,77 +149,80 @@ def _store(session: orm.Session, host: models.Host,
             for name in vgpus.existing_vgpus}) | {
                 assignment.uuid: assignment.stable_id
                 for assignment in adopted},
-        used={device.stable_id: device.vgpu_type for device in devices
+        used={device.stable_id: device.vgpu_type for device in rows.devices
               if device.state != device_rules.DeviceState.AVAILABLE} | {
                   assignment.stable_id: assignment.vgpu_type
-                  for assignment in adopted},
-        kinds=kinds)
-    seen, new = {}, set[str]()
-    returned = {row.stable_id for row in rows.values() if not row.present}
+                  for assignment in adopted})
+    absent = {device.stable_id for device in rows.devices
+              if not device.present}
+    new = set[str]()
     for function in scan.functions:
-        row = rows.pop(function.id, None)
-        if row is None:
-            row = _insert(session, host, scan, function, known)
+        device = rows.by_stable_id.get(function.id)
+        if device is None:
+            rows = _insert(rows, scan, function, known)
             new.add(function.id)
         else:
-            _update(session, host, row, scan, function, known)
-            device_health.store(
-                session, host, row, scan.health.get(function.id))
-        seen[function.id] = row
-    session.flush()
-    _relate(scan, seen, returned)
-    for stable_id, before in exchanged.items():
-        retirement.occupy(session, host, before, seen[stable_id])
-    _lose(session, host, rows.values(), kinds)
-    _move_mdev_rows(devices, seen.values())
-    sightings.check(session, host, seen.values(), new, returned,
-                    rebooted=rebooted)
+            rows = _update(rows, device, scan, function, known,
+                           restored=host.restored)
+        rows = device_health.store(
+            rows, rows.by_stable_id[function.id],
+            scan.health.get(function.id))
+    found = {function.id for function in scan.functions}
+    returned = absent & found
+    rows = _relate(rows, scan, returned)
+    for stable_id, gpu in exchanged.items():
+        rows = retirement.occupy(
+            rows, rows.now(gpu), rows.by_stable_id[stable_id])
+    rows = _move_mdev_rows(_lose(rows, found), found)
+    return sightings.check(session, rows, found, new, returned,
+                           rebooted=rebooted)
 
 
-def _relate(scan: objects.HostReport, seen: Mapping[str, models.Device],
-            returned: Collection[str]) -> None:
+def _relate(rows: host_rows.HostRows, scan: objects.HostReport,
+            returned: Collection[str]) -> host_rows.HostRows:
     """Join VFs to their GPUs.
 
-    :param seen: rows of the functions that the host reports, by stable ID
-    :param returned: those of VFs that were away, so that guests may have had
-        the whole GPU
+    :param returned: stable ids of functions that were away, so that guests
+        may have had the whole GPU of a VF
     """
-    for function in scan.functions:
-        gpu = seen.get(function.pf or '')
-        if gpu is not None:
-            seen[function.id].parent_id = gpu.id
-            if (function.id in returned
-                    and gpu.cleaned_steps == device_db.NOTHING_PASSED):
-                seen[function.id].cleaned_steps = device_db.NOTHING_PASSED
+    found = {function.id: function.pf for function in scan.functions}
+    changed = []
+    for stable_id, pf in found.items():
+        vf = rows.by_stable_id[stable_id]
+        gpu = rows.by_stable_id[pf] if pf in found else None
+        if gpu is None:
+            continue
+        was_used = (stable_id in returned
+                    and gpu.cleaned_steps == device_db.NOTHING_PASSED)
+        if vf.parent_id != gpu.id or was_used:
+            changed.append(dataclasses.replace(
+                vf, parent_id=gpu.id, cleaned_steps=device_db.NOTHING_PASSED
+                if was_used else vf.cleaned_steps))
+    return rows.put(*changed)
 
 
-def _lose(session: orm.Session, host: models.Host,
-          rows: Iterable[models.Device],
-          kinds: Callable[[], Mapping[int, hold_db.Kinds]]) -> None:
-    """Record that the host does not report these devices any more.
-
-    :param kinds: of their holds, by id
-    """
-    for row in rows:
-        if row.present:
-            row.present = False
-            device_health.lose(row)
-            host_db.changed(host)
-            held = kinds().get(row.id, frozenset())
-            if hold.HoldKind.RETIRED not in held:
-                event_db.add(session, 'missing', host.name, row)
-                notification_db.device_seen(
-                    session, device_db.row_of(row, held))
+def _lose(rows: host_rows.HostRows,
+          found: Collection[str]) -> host_rows.HostRows:
+    """Record that the host does not report some functions any more."""
+    for device in rows.devices:
+        if (device.kind == device_rules.DeviceKind.PCI and device.present
+                and device.stable_id not in found):
+            rows = rows.put(dataclasses.replace(
+                device_health.lost(device), present=False))
+            if hold.HoldKind.RETIRED not in device.holds:
+                rows = rows.note('missing', [device])
+    return rows
 
 
-def _move_mdev_rows(devices: Iterable[models.Device],
-                    seen: Iterable[models.Device]) -> None:
+def _move_mdev_rows(rows: host_rows.HostRows,
+                    found: Collection[str]) -> host_rows.HostRows:
     """Set the addresses of mdev rows to those of their GPUs."""
-    addresses = {row.id: row.address for row in seen}
-    for device in devices:
-        if (device.kind == device_rules.DeviceKind.MDEV
-                and device.parent_id in addresses):
-            device.address = addresses[device.parent_id]
+    return rows.put(*(
+        dataclasses.replace(device, address=gpu.address)
+        for device in rows.devices
+        if device.kind == device_rules.DeviceKind.MDEV
+        and (gpu := rows.gpu_of(device)).stable_id in found
+        and device.address != gpu.address))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -243,67 +232,58 @@ class _Known:
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, or will not be when
         the host's book is adopted, by stable id
-    :ivar kinds: of the holds of devices, by id
     """
 
     places: Mapping[str, str]
     used: Mapping[str, str | None]
-    kinds: Callable[[], Mapping[int, hold_db.Kinds]]
 
 
-def _insert(session: orm.Session, host: models.Host,
-            scan: objects.HostReport, function: pci.PCIFunction,
-            known: _Known) -> models.Device:
+def _insert(rows: host_rows.HostRows, scan: objects.HostReport,
+            function: pci.PCIFunction,
+            known: _Known) -> host_rows.HostRows:
     vgpus = _vgpu_capability(None, scan, function, known)
-    row = models.Device(
-        uuid=str(uuid.uuid4()), host_id=host.id, stable_id=function.id,
-        address=function.address, state=str(
-            device_rules.DeviceState.AVAILABLE),
-        present=True, generation=0,
-        kind=str(device_rules.DeviceKind.PCI),
-        vgpu_type=_foreign_type(function, vgpus))
-    device_db.set_observed(row, function, vgpus, driver_capacity.merge(
-        None, scan.driver_capacities.get(function.id), known.places,
-        known.used))
-    session.add(row)
-    event_db.add(session, 'appeared', host.name, row)
-    device_health.store(session, host, row, scan.health.get(function.id))
-    host_db.changed(host)
-    return row
+    device = dataclasses.replace(device_db.observed(
+        device_rows.new_row(rows, function.id, function.address),
+        function, vgpus, driver_capacity.merge(
+            None, scan.driver_capacities.get(function.id), known.places,
+            known.used)), vgpu_type=_foreign_type(function, vgpus))
+    return rows.put(device).note('appeared', [device])
 
 
-def _update(session: orm.Session, host: models.Host, row: models.Device,
+def _update(rows: host_rows.HostRows, device: host_rows.Device,
             scan: objects.HostReport, function: pci.PCIFunction,
-            known: _Known) -> None:
-    before, identity = device_db.pci_function(row), device_db.identity(row)
-    function = exchange.remembered(row, function)
+            known: _Known, *, restored: bool) -> host_rows.HostRows:
+    before = device_db.pci_function(device)
+    function = exchange.remembered(device, function)
     vgpus = _vgpu_capability(
-        device_db.vgpu_capability(row), scan, function, known)
+        device_db.vgpu_capability(device), scan, function, known)
     driver = driver_capacity.merge(
-        device_db.driver_capacity(row),
+        device_db.driver_capacity(device),
         scan.driver_capacities.get(function.id), known.places, known.used)
+    now = device_db.observed(device, function, vgpus, driver)
     if function.pf is None and not before.has_vfs and (
-            host.restored if function.has_vfs else function.owner):
+            restored if function.has_vfs else function.owner):
         # Others use the whole GPU, or may have done so since the backup.
-        row.cleaned_steps = device_db.NOTHING_PASSED
-    if not device_db.set_observed(
-            row, function, vgpus, driver) and row.present:
-        return
-    held = frozenset() if row.present else known.kinds().get(
-        row.id, frozenset())
-    returned = not row.present and hold.HoldKind.RETIRED not in held
-    row.address, row.present = function.address, True
-    if returned:
-        event_db.add(session, 'returned', host.name, row)
-        notification_db.device_seen(session, device_db.row_of(row, held))
-    if row.state == device_rules.DeviceState.AVAILABLE:
-        row.vgpu_type = _foreign_type(function, vgpus)
-    host_db.changed(host)
-    exchange.check(session, host, row, before, identity,
-                   pci.Identity.of(function))
-    if (function.pf is not None or function.has_vfs
-            or function.id not in scan.vgpu_capabilities):
-        _check_owner(session, host, row, before, function)
+        now = dataclasses.replace(
+            now, cleaned_steps=device_db.NOTHING_PASSED)
+    if now == device and device.present:
+        return rows
+    if device.state == device_rules.DeviceState.AVAILABLE:
+        now = dataclasses.replace(
+            now, vgpu_type=_foreign_type(function, vgpus))
+    now = dataclasses.replace(now, address=function.address, present=True)
+    rows = rows.put(now)
+    if not device.present and hold.HoldKind.RETIRED not in device.holds:
+        rows = rows.note('returned', [now])
+    rows = exchange.check(rows, device, pci.Identity.of(function))
+    # A guest of the service that managed the device may have used it. A GPU
+    # that had VFs was not used itself.
+    is_told = (function.pf is not None or function.has_vfs
+               or function.id not in scan.vgpu_capabilities)
+    return recleaning.distrust(
+        rows, device, f'no longer managed by {before.owner}',
+    ) if (is_told and before.owner and not function.owner
+          and not before.has_vfs) else rows
 
 
 def _vgpu_capability(
@@ -329,16 +309,3 @@ def _foreign_type(function: pci.PCIFunction,
     if function.pf is None or vgpus is None or not vgpus.existing_vgpus:
         return None
     return vgpus.existing_vgpus[0]
-
-
-def _check_owner(session: orm.Session, host: models.Host,
-                 row: models.Device, before: pci.PCIFunction,
-                 now: pci.PCIFunction) -> None:
-    """Distrust a device that another service no longer manages.
-
-    A guest of that service may have used it. A GPU that had VFs was not used
-    itself.
-    """
-    if before.owner and not now.owner and not before.has_vfs:
-        recleaning.distrust(session, host, row,
-                            f'no longer managed by {before.owner}')

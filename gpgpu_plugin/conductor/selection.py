@@ -14,6 +14,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import exact_devices
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
@@ -161,13 +162,13 @@ def _sockets(request: objects.ClaimRequest) -> list[frozenset[int]]:
 
 
 def numa_nodes(request: objects.ClaimRequest,
-               groups: Iterable[capacity.LoadedGroup],
+               rows: host_rows.HostRows,
                assigned: Iterable[assignment_db.AssignmentRow],
                ) -> tuple[int, ...] | None:
     """Return the guest's nodes for which the devices were selected."""
     if request.numa_nodes is None or not request.numa_choices:
         return request.numa_nodes
-    found = {device_id: node for group in groups
+    found = {device_id: node for group in capacity.groups(rows)
              for device_id, node in group.value.numa_nodes.items()}
     return tuple(sorted(guest_nodes.nearest(
         frozenset(found.get(row.device.stable_id) for row in assigned),

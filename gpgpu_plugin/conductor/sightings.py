@@ -22,8 +22,8 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import hold as hold_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import hold
 
@@ -31,36 +31,38 @@ _Elsewhere = tuple[sighting_db.Sighting, int | None]
 """A sighting of a number, and the id of its host; None: it was deleted."""
 
 
-def check(session: orm.Session, host: models.Host,
-          devices: Iterable[models.Device], new: Collection[str],
-          returned: Collection[str], *, rebooted: bool) -> None:
+def check(session: orm.Session, rows: host_rows.HostRows,
+          found: Collection[str], new: Collection[str],
+          returned: Collection[str], *, rebooted: bool) -> host_rows.HostRows:
     """Withdraw the verdicts of GPUs that were away, or may have been.
 
-    :param devices: those that the scan found; their rows are up to date
-    :param new: stable ids of those that no scan found before
-    :param returned: stable ids of those that the scan before had missed
+    :param found: stable ids of the functions that the scan found
+    :param new: those of them that no scan found before
+    :param returned: those that the scan before had missed
     :param rebooted: while the host was off, a card may have left and returned
     """
-    session.flush()
-    gpus = [device for device in devices if device.parent_id is None]
+    gpus = [gpu for gpu in rows.devices
+            if gpu.stable_id in found and gpu.parent_id is None]
     for gpu in gpus:
         if gpu.stable_id in returned:
-            recleaning.distrust(session, host, gpu, 'it was missing')
+            rows = recleaning.distrust(rows, gpu, 'it was missing')
     numbers = {
-        gpu.uuid: found for gpu in gpus
-        if any(found := sighting_db.numbers(device_db.identity(gpu)))}
+        gpu.uuid: card for gpu in gpus
+        if any(card := sighting_db.numbers(device_db.identity(gpu)))}
     seen = sighting_db.of_numbers(session, numbers)
     before = {row for row, _ in seen}
-    rows = _rows(session, numbers, before, {
-        gpu.uuid for gpu in gpus if gpu.stable_id in {*new, *returned}})
+    came = {gpu.uuid for gpu in gpus if gpu.stable_id in {*new, *returned}}
+    own = _rows(session, numbers, before, came)
+    session.flush()
     for gpu in gpus:
-        if gpu.uuid in rows:
-            row = rows[gpu.uuid]
-            _compare(session, host, gpu, row, [
+        if gpu.uuid in own:
+            row = own[gpu.uuid]
+            rows = _compare(session, rows, gpu, row, [
                 other for other in seen if other[0].device_uuid != gpu.uuid
                 and _is_number_of(row, other[0])],
-                came=gpu.stable_id in {*new, *returned},
+                came=gpu.uuid in came,
                 may_have_moved=rebooted or row not in before)
+    return rows
 
 
 def _rows(session: orm.Session, numbers: Mapping[str, sighting_db.Numbers],
@@ -99,57 +101,72 @@ def _is_number_of(row: sighting_db.Sighting,
         row.serial is not None and row.serial == other.serial)
 
 
-def _compare(session: orm.Session, host: models.Host, gpu: models.Device,
-             row: sighting_db.Sighting,
+def _compare(session: orm.Session, rows: host_rows.HostRows,
+             gpu: host_rows.Device, row: sighting_db.Sighting,
              others: Sequence[_Elsewhere], *,
-             came: bool, may_have_moved: bool) -> None:
+             came: bool, may_have_moved: bool) -> host_rows.HostRows:
     """Take into account where else the number of a GPU was found.
 
     :param came: it is new in its place, so it has no verdict
     :param may_have_moved: its host was off, or never showed this number here
     """
     if len({host_id for _, host_id in others}) > sighting_db.MAX_HOSTS:
-        return
+        return rows
     news = [(other, host_id) for other, host_id in others
             if other.id > row.known]
     if not news:
-        return
+        return rows
     row.known = news[-1][0].id
     if not came and not may_have_moved:
         # It was here all the time: the other card only has its number.
-        return
-    if not came and any(host_id != host.id for _, host_id in news):
-        recleaning.distrust(
-            session, host, gpu, 'another host showed the number of its card')
+        return rows
+    if not came and any(host_id != rows.id for _, host_id in news):
+        rows = recleaning.distrust(
+            rows, gpu, 'another host showed the number of its card')
         _renew(session, row)
     for other, host_id in reversed(news):
-        if host_id is not None and _follow(
-                session, host, gpu, device_db.get(session, other.device_uuid)):
-            return
+        there = rows if host_id == rows.id else host_id and (
+            host_rows.load_one(session, host_id))
+        if there:
+            before = there.device(other.device_uuid)
+            decided = _decided(there, before)
+            if decided and not _is_other(rows, gpu, before):
+                return _follow(rows, gpu, there, before, decided)
+    return rows
 
 
-def _follow(session: orm.Session, host: models.Host, gpu: models.Device,
-            before: models.Device) -> bool:
+def _decided(rows: host_rows.HostRows,
+             gpu: host_rows.Device) -> list[hold_db.Hold]:
+    """Return the holds with which operators withdrew a card."""
+    return [held for device in rows.with_vfs(gpu)
+            for kind, held in rows.holds_of(device).items()
+            if kind in hold.DECIDED]
+
+
+def _is_other(rows: host_rows.HostRows, gpu: host_rows.Device,
+              before: host_rows.Device) -> bool:
+    """Return whether a host finds two cards that show one number.
+
+    The GPUs of one board may.
+    """
+    return before.host_id == rows.id and before.present and any(
+        number is not None and number == other for number, other in zip(
+            *(sighting_db.numbers(device_db.identity(device))
+              for device in (before, gpu)), strict=True))
+
+
+def _follow(rows: host_rows.HostRows, gpu: host_rows.Device,
+            there: host_rows.HostRows, before: host_rows.Device,
+            decided: Iterable[hold_db.Hold]) -> host_rows.HostRows:
     """Give a GPU what an operator decided of its card in another place.
 
-    :param before: the GPU of that place
-    :returns: whether an operator quarantined or retired it there
+    :param before: the GPU of that place, among the rows of its host
     """
-    if before.host_id == host.id and before.present and any(
-            number is not None and number == other for number, other in zip(
-                *(sighting_db.numbers(device_db.identity(device))
-                  for device in (before, gpu)), strict=True)):
-        # The GPUs of one board may show one number.
-        return False
-    there = session.get_one(models.Host, before.host_id)
-    found = {
-        kind: held for device in device_db.with_vfs(session, before)
-        for kind, held in holds.of(session, device).items()
-        if kind in hold.DECIDED}
-    for kind, held in found.items():
-        text = (f'it was {kind} at {before.address} of {there.name}'
+    for held in decided:
+        text = (f'it was {held.kind} at {before.address} of {there.name}'
                 + (f': {held.reason}' if held.reason else ''))
-        if holds.add(session, host, gpu, hold.HoldKind(kind), text,
-                     held.actor):
-            event_db.add(session, 'moved', host.name, gpu, detail=text)
-    return bool(found)
+        if held.kind not in rows.holds_of(gpu):
+            rows = holds.add(
+                rows, gpu, hold.HoldKind(held.kind), text, held.actor,
+            ).note('moved', [gpu], text)
+    return rows

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Sequence
-
-from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import video_ram
-from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.vgpu import vgpu_type
@@ -24,42 +21,44 @@ PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
 """Properties of a type that are shown to operators."""
 
 
-def sync(session: orm.Session, host_ids: Sequence[int]) -> None:
-    """Make the types of (locked) hosts' groups those of their GPUs.
+Defaults = Callable[[int], variant_db.Defaults]
+"""Function that returns what new groups of a variant have, by its id."""
+
+
+def sync(rows: host_rows.HostRows, defaults: Defaults) -> host_rows.HostRows:
+    """Make the types of a host's groups those of their GPUs.
 
     A type that no GPU has any more stays as long as Placement may know it.
     """
-    rows = {row.id: row for row in group_db.of_hosts(session, host_ids)}
-    defaults = functools.cache(functools.partial(
-        variant_db.keep_defaults, session))
-    for groups in capacity.load(session, host_ids).values():
-        for group in groups:
-            _sync(rows[group.rows.id], group.value, defaults)
-    session.flush()
+    synced = {group.rows.id: _synced(group.rows, group.value, defaults)
+              for group in capacity.groups(rows)}
+    return rows.put_groups([
+        group if synced[group.id] == list(group.types)
+        else dataclasses.replace(group, types=synced[group.id])
+        for group in rows.empty_groups])
 
 
-def _sync(row: models.Group, group: group_rules.GroupCapacity,
-          defaults: Callable[[int], variant_db.Defaults]) -> None:
-    found = group.found_types()
-    rows = {known.vgpu_type: known for known in row.types}
-    if found.keys() - rows.keys():
-        enabled = defaults(row.variant_id).enabled_types
-        for name in sorted(found.keys() - rows.keys()):
-            rows[name] = models.VGPUType(
-                vgpu_type=name, enabled=name in enabled,
-                listed=name in enabled)
-            row.types.append(rows[name])
-    for name, listed in found.items():
-        for field in PROPERTIES:
-            setattr(rows[name], field, getattr(listed, field))
-    whole = (video_ram.of_model(group.variant.vendor, group.variant.device)
+def _synced(group: host_rows.GroupRows, value: group_rules.GroupCapacity,
+            defaults: Defaults) -> list[vgpu_type_db.VGPUTypeRow]:
+    """Return the types of a group as its GPUs have them."""
+    found = value.found_types()
+    rows = {row.vgpu_type: row for row in group.types
+            if row.listed or row.vgpu_type in found
+            or row.vgpu_type == naming.PASSTHROUGH}
+    for name in sorted(found.keys() - rows.keys()):
+        enabled = name in defaults(group.variant_id).enabled_types
+        rows[name] = vgpu_type_db.VGPUTypeRow(
+            id=0, vgpu_type=name, enabled=enabled, listed=enabled)
+    for name, known in found.items():
+        rows[name] = dataclasses.replace(rows[name], **{
+            field: getattr(known, field) for field in PROPERTIES})
+    whole = (video_ram.of_model(value.variant.vendor, value.variant.device)
              or _largest(found.values()))
     for name in {naming.PASSTHROUGH, *filter(
             vgpu_type.is_of_plain_vfs, found)} & rows.keys():
-        rows[name].video_ram = video_ram.of_type(name, whole)
-    for name in rows.keys() - found.keys() - {naming.PASSTHROUGH}:
-        if not rows[name].listed:
-            row.types.remove(rows[name])
+        rows[name] = dataclasses.replace(
+            rows[name], video_ram=video_ram.of_type(name, whole))
+    return list(rows.values())
 
 
 def _largest(types: Iterable[vgpu_type.VGPUType]) -> int | None:

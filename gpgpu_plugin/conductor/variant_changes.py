@@ -31,16 +31,15 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
@@ -255,85 +254,74 @@ def _on_hosts(session: orm.Session, change: models.VariantChange,
 
     :returns: names of the hosts that changed
     """
+    rows = host_rows.load(session, [host.id for host in hosts])
     if change.vgpu_type is not None:
-        return enable(session, hosts, change.variant_id, change.vgpu_type,
-                      enabled=bool(change.enabled))
-    changed = _match(session, change, hosts) if change_db.matches(
-        change) else []
-    _inherit(session, change, hosts)
-    return changed
+        return [host.name for host in hosts if enable(
+            session, host, rows[host.id], change.variant_id,
+            change.vgpu_type, enabled=bool(change.enabled))]
+    row = session.get_one(models.Variant, change.variant_id)
+    variants = variant_matching.Variants.load(session)
+    if not variant_db.status(row).is_claimable:
+        for of_host in rows.values():
+            for assignment in of_host.assignments:
+                group = of_host.group_of(assignment.device)
+                if group is not None and group.variant_id == row.id:
+                    raise _InUse(assignment.instance_uuid)
+    before = {host.id: host.generation for host in hosts}
+    for host in hosts:
+        now = rows[host.id]
+        if change_db.matches(change):
+            # What a group shows of its variant changes, too.
+            if change.before is not None and any(
+                    group.variant_id == row.id
+                    for group in now.empty_groups):
+                host_db.changed(host)
+            now = recleaning.try_variant_again(variant_matching.apply(
+                session, host, now, variants), row.id)
+        settle.settle(session, host, rows[host.id], _inherited(
+            now, row, clears=change.clears_groups))
+    return [host.name for host in hosts
+            if host.generation != before[host.id]]
 
 
-def _inherit(session: orm.Session, change: models.VariantChange,
-             hosts: Sequence[models.Host]) -> None:
-    """Let groups of (locked) hosts have what their variant has.
+def _inherited(rows: host_rows.HostRows, variant: models.Variant, *,
+               clears: bool) -> host_rows.HostRows:
+    """Return the rows with groups that have what their variant has.
 
     No host has a copy. Schedulers have one, by which they predict what a
     claim takes.
+
+    :param clears: whether groups lose what they have of their own
     """
-    variant = session.get_one(models.Variant, change.variant_id)
-    by_id = {host.id: host for host in hosts}
-    for group in group_db.of_hosts(session, list(by_id)):
-        if group.variant_id != variant.id:
-            continue
-        if change.clears_groups:
-            group.own_policy = False
-        if (not group.own_policy
-                and group.allocation_policy != variant.allocation_policy):
-            group.allocation_policy = variant.allocation_policy
-            host_db.changed(by_id[group.host_id])
+    return rows.put_groups([
+        dataclasses.replace(
+            group, own_policy=False,
+            allocation_policy=variant.allocation_policy)
+        if group.variant_id == variant.id and (
+            clears or not group.own_policy) else group
+        for group in rows.empty_groups])
 
 
-def _match(session: orm.Session, change: models.VariantChange,
-           hosts: Sequence[models.Host]) -> list[str]:
-    """Bring the devices of (locked) hosts into their groups.
+def enable(session: orm.Session, host: models.Host,
+           rows: host_rows.HostRows, variant_id: int, vgpu_type: str, *,
+           enabled: bool) -> bool:
+    """Enable or disable a type of a variant on a (locked) host.
 
-    :returns: names of the hosts that changed
+    :returns: whether the host changed
     """
-    ids = [host.id for host in hosts]
-    variant = session.get_one(models.Variant, change.variant_id)
-    if not variant_db.status(variant).is_claimable:
-        instance = assignment_db.instance_of_variant(
-            session, variant.id, ids)
-        if instance is not None:
-            raise _InUse(instance)
-    before = {host.id: host.generation for host in hosts}
-    if change.before is not None:
-        # What a group shows of its variant changes, too.
-        concerned = {group.host_id for group in group_db.of_hosts(
-            session, ids) if group.variant_id == variant.id}
-        for host in hosts:
-            if host.id in concerned:
-                host_db.changed(host)
-    variant_matching.apply(session, hosts)
-    session.flush()
-    recleaning.try_again(session, {host.id: host for host in hosts}, variant)
-    changed = [host for host in hosts if host.generation != before[host.id]]
-    type_sync.sync(session, [host.id for host in changed])
-    inventory.refresh_all(session, [host.id for host in changed])
-    return [host.name for host in changed]
-
-
-def enable(session: orm.Session, hosts: Sequence[models.Host],
-           variant_id: int, vgpu_type: str, *,
-           enabled: bool) -> list[str]:
-    """Enable or disable a type of a variant on (locked) hosts.
-
-    :returns: names of the hosts that changed
-    """
-    by_id = {host.id: host for host in hosts}
-    changed = []
-    for group in group_db.of_hosts(session, by_id):
-        for row in group.types if group.variant_id == variant_id else ():
-            if row.vgpu_type == vgpu_type and row.enabled != enabled:
-                row.enabled = enabled
-                row.listed = row.listed or enabled
-                host_db.changed(by_id[group.host_id])
-                changed.append(by_id[group.host_id])
+    groups = [
+        group if group.variant_id != variant_id
+        else dataclasses.replace(group, types=[
+            dataclasses.replace(row, enabled=enabled,
+                                listed=row.listed or enabled)
+            if row.vgpu_type == vgpu_type else row for row in group.types])
+        for group in rows.empty_groups]
+    if groups == list(rows.empty_groups):
+        return False
     # Whether guests can get whole GPUs decides which must be clean.
-    recleaning.clean_again(session, {host.id: host for host in changed})
-    inventory.refresh_all(session, [host.id for host in changed])
-    return [host.name for host in changed]
+    settle.settle(session, host, rows, recleaning.clean_again(
+        rows.put_groups(groups)))
+    return True
 
 
 def _shut_out(session: orm.Session, part: _Part) -> str:

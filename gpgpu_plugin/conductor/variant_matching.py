@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matching of variants and devices: plan each device's group, then apply it.
-
-The number of queries does not depend on the number of hosts.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import recleaning
-from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import group as group_rules
@@ -133,92 +130,97 @@ def _unassignable_reason(device: group_rules.Device) -> str | None:
         device.vgpus.mechanism if device.vgpus is not None else None)
 
 
-def apply(session: orm.Session, hosts: Sequence[models.Host]) -> None:
-    """Move the devices of (locked) hosts into the groups of the plan.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variants:
+    """All variants, as a transaction read them.
 
-    Those that somebody can get now, and that are in doubt, become dirty.
-    Groups that lost their last device are deleted. A variant that is being
-    deleted matches nothing.
+    :ivar rows: by name
+    :ivar defaults: returns what new groups of a variant have, by its id
     """
-    variants = {row.name: row for row in variant_db.all(session)}
-    values = [variant_db.to_domain(row) for row in variants.values()
-              if row.status != rules.Status.DELETING]
-    groups: dict[int, dict[str, models.Group]] = {
-        host.id: {} for host in hosts}
-    for group in group_db.of_hosts(session, list(groups)):
-        groups[group.host_id][group.variant.name] = group
-    devices: dict[int, list[models.Device]] = {host.id: [] for host in hosts}
-    for device in device_db.of_hosts(session, list(devices)):
-        devices[device.host_id].append(device)
-    holds = hold_db.kinds_of_hosts(session, list(devices))
-    defaults = functools.cache(functools.partial(
-        variant_db.keep_defaults, session))
 
-    def create(host: models.Host, variant: str) -> models.Group:
-        group = _group(host, variants[variant],
-                       defaults(variants[variant].id))
-        session.add(group)
-        return group
-    used = {
-        host.id: _apply(host, values, functools.partial(create, host),
-                        groups[host.id], devices[host.id], holds)
-        for host in hosts}
-    session.flush()
-    for host in hosts:
-        for name, group in groups[host.id].items():
-            if name not in used[host.id]:
-                session.delete(group)
-                host_db.changed(host)
-    session.flush()
-    recleaning.clean_again(session, {host.id: host for host in hosts})
+    rows: Mapping[str, models.Variant]
+    defaults: Callable[[int], variant_db.Defaults]
+
+    @classmethod
+    def load(cls, session: orm.Session) -> Variants:
+        """Return the variants as they are now."""
+        return cls(
+            rows={row.name: row for row in variant_db.all(session)},
+            defaults=functools.cache(functools.partial(
+                variant_db.keep_defaults, session)))
+
+    @functools.cached_property
+    def matching(self) -> Sequence[rules.Variant]:
+        """Return those that match devices; one that is deleted does not."""
+        return [variant_db.to_domain(row) for row in self.rows.values()
+                if row.status != rules.Status.DELETING]
 
 
-def _apply(host: models.Host, values: Sequence[rules.Variant],
-           create: Callable[[str], models.Group],
-           groups: dict[str, models.Group],
-           devices: Sequence[models.Device],
-           holds: Mapping[int, hold_db.Kinds]) -> set[str | None]:
-    """Move the devices of a host into their groups.
+def apply(session: orm.Session, host: models.Host, rows: host_rows.HostRows,
+          variants: Variants | None = None) -> host_rows.HostRows:
+    """Move the devices of a (locked) host into the groups of the plan.
 
-    :param create: creates the group of a variant
-    :param groups: groups by variant; created ones are added
-    :param holds: kinds of the holds of devices, by id
-    :returns: variants whose groups have a device
+    Groups get the types of their GPUs, and those that lost their last device
+    are deleted. Devices that somebody can get now, and that are in doubt,
+    become dirty.
+
+    :param variants: None: they are read now
     """
+    found = variants or Variants.load(session)
+    return recleaning.clean_again(type_sync.sync(
+        _match(host, rows, found), found.defaults))
+
+
+def _match(host: models.Host, rows: host_rows.HostRows,
+           variants: Variants) -> host_rows.HostRows:
+    """Move the devices of a host into their groups."""
+    groups = {group.variant.name: group for group in rows.empty_groups}
     names = {group.id: name for name, group in groups.items()}
     places = plan(
-        values, capacity.devices(devices, holds),
-        {device.stable_id: names[device.group_id] for device in devices
+        variants.matching, capacity.devices(rows),
+        {device.stable_id: names[device.group_id] for device in rows.devices
          if device.group_id in names})
-    for device in devices:
-        place = places[device.stable_id]
-        if place.variant is not None and place.variant not in groups:
-            groups[place.variant] = create(place.variant)
-            host_db.changed(host)
-        _move(host, device, names.get(device.group_id or 0), place, groups)
-    return {place.variant for place in places.values()}
+    used = {place.variant for place in places.values()}
+    for name in sorted(filter(None, used - groups.keys())):
+        groups[name] = _group(host, variants, name, rows.new_id() - len(
+            groups))
+    rows = rows.put(*(
+        _moved(device, names.get(device.group_id or 0),
+               places[device.stable_id], groups) for device in rows.devices))
+    kept = [group for name, group in groups.items() if name in used]
+    return rows if kept == list(rows.empty_groups) else rows.put_groups(kept)
 
 
-def _move(host: models.Host, device: models.Device, before: str | None,
-          place: Place, groups: Mapping[str, models.Group]) -> None:
-    if before != place.variant:
-        device.group = groups[place.variant] if place.variant else None
-        device.reason = place.reason
-        if device.state == device_rules.DeviceState.DIRTY:
-            # Its new variant may have a policy that it can pass.
-            device.clean_attempt = None
-        host_db.changed(host)
-    elif place.variant is None and device.reason != place.reason:
-        device.reason = place.reason
-        host_db.changed(host)
+def _moved(device: host_rows.Device, before: str | None, place: Place,
+           groups: Mapping[str, host_rows.GroupRows]) -> host_rows.Device:
+    """Return a device in its group.
+
+    :param before: variant of the group that it was in
+    """
+    if before == place.variant:
+        return device if (
+            place.variant is not None or device.reason == place.reason
+        ) else dataclasses.replace(device, reason=place.reason)
+    return dataclasses.replace(
+        device, reason=place.reason,
+        group_id=groups[place.variant].id if place.variant else None,
+        # Its new variant may have a policy that it can pass.
+        clean_attempt=None
+        if device.state == device_rules.DeviceState.DIRTY
+        else device.clean_attempt)
 
 
-def _group(host: models.Host, variant: models.Variant,
-           defaults: variant_db.Defaults) -> models.Group:
-    return models.Group(
-        host_id=host.id, variant=variant,
-        provider_uuid=naming.provider_uuid(host.node_uuid, variant.name),
+def _group(host: models.Host, variants: Variants, name: str,
+           id: int) -> host_rows.GroupRows:
+    """Return a new group."""
+    row = variants.rows[name]
+    defaults = variants.defaults(row.id)
+    return host_rows.GroupRows(
+        id=id, draining=host.draining, own_policy=False, own_links=None,
+        provider_uuid=naming.provider_uuid(host.node_uuid, name),
         allocation_policy=defaults.allocation_policy,
-        types=[models.VGPUType(
-            vgpu_type=naming.PASSTHROUGH, listed=True,
+        variant_id=row.id, variant=variant_db.to_domain(row),
+        variant_status=rules.Status(row.status),
+        types=[vgpu_type_db.VGPUTypeRow(
+            id=0, vgpu_type=naming.PASSTHROUGH, listed=True,
             enabled=naming.PASSTHROUGH in defaults.enabled_types)])

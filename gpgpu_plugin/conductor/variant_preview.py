@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -16,10 +15,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
@@ -40,50 +36,38 @@ def page(session: orm.Session, wanted: Sequence[rules.Variant], limit: int,
                                       for variant in wanted}
                   for host_id in device_db.host_ids_by_ids(
                       session, *ids, after, limit)})[:limit]
-    names = {group.id: group.variant.name
-             for group in group_db.of_hosts(session, ids)}
     variants = [*wanted, *(
         variant_db.to_domain(row) for row in variant_db.all(session)
         if row.status != rules.Status.DELETING)]
-    devices = collections.defaultdict[int, list[models.Device]](list)
-    for device in device_db.of_hosts(session, ids):
-        devices[device.host_id].append(device)
-    holds = hold_db.kinds_of_hosts(session, ids)
     return tuple(
         objects.VariantPreview(
-            host=host.name, host_id=host.id, devices=_cleaned(
-                variants, {variant.name for variant in wanted},
-                devices[host.id], names, holds))
-        for host in host_db.by_ids(session, ids))
+            host=rows.name, host_id=rows.id, devices=_cleaned(
+                variants, {variant.name for variant in wanted}, rows))
+        for _, rows in sorted(host_rows.load(session, ids).items()))
 
 
 def _cleaned(variants: Sequence[rules.Variant], wanted: Collection[str],
-             devices: Sequence[models.Device],
-             names: Mapping[int, str],
-             holds: Mapping[int, hold_db.Kinds]) -> dict[str, int]:
+             rows: host_rows.HostRows) -> dict[str, int]:
     """Return the numbers of devices of a host that it would clean.
 
-    :param names: variants of the present groups, by id
-    :param holds: kinds of the holds of devices, by id
     :returns: by the name of the wanted variant
     """
-    current = {device.stable_id: names[device.group_id] for device in devices
-               if device.group_id is not None}
-    places = variant_matching.plan(
-        variants, capacity.devices(devices, holds), current)
+    names = {group.id: group.variant.name for group in rows.empty_groups}
+    places = variant_matching.plan(variants, capacity.devices(rows), {
+        device.stable_id: names[device.group_id] for device in rows.devices
+        if device.group_id is not None})
     by_name = {variant.name: variant for variant in variants
                if variant.name in wanted}
     counts = collections.Counter[str]()
-    for device in devices:
+    for device in rows.devices:
         variant = by_name.get(places[device.stable_id].variant or '')
-        if (variant is not None
-                and not hold.is_withdrawn(holds.get(device.id, ()))
+        if (variant is not None and not hold.is_withdrawn(device.holds)
                 and _is_cleaned(device, variant)):
             counts[variant.name] += 1
     return dict(counts)
 
 
-def _is_cleaned(device: models.Device, variant: rules.Variant) -> bool:
+def _is_cleaned(device: host_rows.Device, variant: rules.Variant) -> bool:
     """Return whether a device is cleaned when its group has this variant."""
     return device.state == _State.DIRTY or (
         device.state == _State.AVAILABLE and capacity.must_be_cleaned(

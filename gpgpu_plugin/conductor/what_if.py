@@ -22,8 +22,8 @@ from gpgpu_plugin.conductor import what_if_hosts
 from gpgpu_plugin.conductor import what_if_reasons
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
-from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain.what_if import plan as plan_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
@@ -38,7 +38,7 @@ def leaving(db: api.Database,
     """Return who has devices on hosts (Conductor.what_if_leaving)."""
     with db.reader() as session:
         rows = [host_db.get(session, name) for name in dict.fromkeys(hosts)]
-        loaded = group_db.load(session, [row.id for row in rows])
+        loaded = host_rows.load(session, [row.id for row in rows])
         seconds = ledger.seconds_of_last(session, {
             assignment.device.uuid for found in loaded.values()
             for assignment in found.assignments})

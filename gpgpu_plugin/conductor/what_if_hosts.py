@@ -19,8 +19,8 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.what_if import claim
 from gpgpu_plugin.domain.what_if import plan as plan_mod
@@ -58,7 +58,7 @@ class Hosts:
              rows: Iterable[models.Host]) -> None:
         """Load hosts that were not loaded yet."""
         new = [row for row in rows if row.name not in self.values]
-        found = group_db.load(session, [row.id for row in new])
+        found = host_rows.load(session, [row.id for row in new])
         for row in new:
             loaded = self.loaded[row.name] = capacity.LoadedHost.of(
                 found[row.id])

@@ -17,8 +17,8 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import host_state
@@ -47,7 +47,7 @@ def page(db: api.Database, request: request_mod.Request,
         hosts = ([host_db.get(session, host)] if host is not None
                  else host_db.listed(session, min(
                      limit, why_not_contract.HOSTS_AT_ONCE), marker))
-        loaded = group_db.load(session, [row.id for row in hosts])
+        loaded = host_rows.load(session, [row.id for row in hosts])
         states = host_states.HostStates(session, silent_after)
         return tuple(_answer(
             row, capacity.LoadedHost.of(loaded[row.id]), states.of(row.name),

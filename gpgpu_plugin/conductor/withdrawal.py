@@ -7,6 +7,7 @@ and a GPU that has VFs is released and cleaned by releasing and cleaning these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
 
@@ -14,21 +15,20 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import holds
-from gpgpu_plugin.conductor import inventory
-from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import settle
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import hold
 
 _State = device_rules.DeviceState
+_Rows = host_rows.HostRows
+_Device = host_rows.Device
 _CLEANABLE = frozenset({hold.HoldKind.QUARANTINED, hold.HoldKind.FAILED})
 """Kinds that end with a cleaning."""
 
@@ -36,27 +36,44 @@ _CLEANABLE = frozenset({hold.HoldKind.QUARANTINED, hold.HoldKind.FAILED})
 def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
     """Withdraw a device from instances (Conductor.hold_add)."""
     check_reason(reason)
+
+    def rule(rows: _Rows, device: _Device) -> _Rows:
+        check_no_mdev(rows, device, 'quarantined')
+        if hold.HoldKind.RETIRED in device.holds:
+            raise refused(rows, device, device_rules.refusal(
+                device_rules.RETIRED, 'quarantined'))
+        if hold.HoldKind.QUARANTINED in rows.holds_of(device):
+            raise refused(rows, device, _already(rows, device))
+        return holds.add(
+            rows, device, hold.HoldKind.QUARANTINED, reason, actor).note(
+                'quarantine', [device], reason + (
+                    ' (when its assignment ends)'
+                    if device.state in device_rules.ASSIGNED_STATES else ''))
+    change(db, uuid, rule)
+
+
+def change(db: api.Database, uuid: str,
+           rule: Callable[[_Rows, _Device], _Rows]) -> None:
+    """Apply a rule to a device and the rows of its host, in a transaction.
+
+    Devices are then matched with variants, as after each report.
+
+
+    :raises NotFound: no device has the UUID
+    """
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> None:
-        host, device = device_db.lock(session, host_id, uuid)
-        check_no_mdev(host, device, 'quarantined')
-        kinds = hold_db.kinds(session, device)
-        if hold.HoldKind.RETIRED in kinds:
-            raise refused(host, device, device_rules.refusal(
-                device_rules.RETIRED, 'quarantined'))
-        if not holds.add(session, host, device, hold.HoldKind.QUARANTINED,
-                         reason, actor):
-            raise refused(host, device, _already(session, device))
-        record(session, host, 'quarantine', [device], reason + (
-            ' (when its assignment ends)'
-            if device.state in device_rules.ASSIGNED_STATES else ''))
+        [host] = host_db.lock_ids(session, [host_id])
+        before = host_rows.load_one(session, host.id)
+        settle.settle(session, host, before, variant_matching.apply(
+            session, host, rule(before, before.device(uuid))))
     db.write(work)
 
 
-def _already(session: orm.Session, device: models.Device) -> str:
+def _already(rows: _Rows, device: _Device) -> str:
     """Return why a device cannot be quarantined once more."""
-    reason = hold_db.texts(holds.of(session, device).values())
+    reason = hold_db.texts(rows.holds_of(device).values())
     if device.state in device_rules.ASSIGNED_STATES:
         return (f'it cannot be quarantined, since it is {device.state} and is '
                 f'already to be quarantined when its assignment ends: '
@@ -65,14 +82,14 @@ def _already(session: orm.Session, device: models.Device) -> str:
             + f' (reason: {reason})')
 
 
-def refused(host: models.Host, device: models.Device,
+def refused(rows: _Rows, device: _Device,
             reason: str) -> exception.Conflict:
     """Return the refusal of what an operator asked for.
 
     :param reason: what was asked for, why not, and what to do instead
     """
     return exception.Conflict(
-        kind='device', name=f'{host.name} {device.address} ({device.uuid})',
+        kind='device', name=f'{rows.name} {device.address} ({device.uuid})',
         reason=reason)
 
 
@@ -88,31 +105,33 @@ def check_reason(reason: str) -> None:
 
 def clean(db: api.Database, uuid: str, actor: str) -> None:
     """Have a device cleaned now (Conductor.device_clean)."""
-    host_id = device_db.host_id(db, uuid)
+    def rule(before: _Rows, device: _Device) -> _Rows:
+        check_no_mdev(before, device, 'cleaned')
+        parts = parts_of(before, device)
+        check_unassigned(
+            before, [device, *before.children(device)], 'cleaned')
+        _check_cleanable(before, device, parts)
+        rows = before
+        for part in before.with_vfs(device):
+            rows, _ = holds.remove(rows, part, _CLEANABLE, actor)
+        for part in parts:
+            rows = holds.clean_anew(rows, part)
+        return rows.note('clean', [
+            part for part in dict.fromkeys((
+                *before.with_vfs(device), *parts))
+            if rows.now(part) != part])
+    change(db, uuid, rule)
 
-    def work(session: orm.Session) -> None:
-        host, device = device_db.lock(session, host_id, uuid)
-        check_no_mdev(host, device, 'cleaned')
-        vgpus = children(session, device)
-        parts = parts_of(device, vgpus)
-        check_unassigned(session, host, [device, *vgpus], 'cleaned')
-        _check_cleanable(session, host, device, parts, vgpus)
-        changed = [part for part in (device, *vfs(vgpus)) if holds.remove(
-            session, host, part, _CLEANABLE, actor)]
-        changed += filter(holds.clean_anew, parts)
-        record(session, host, 'clean', list(dict.fromkeys(changed)))
-    db.write(work)
 
-
-def waits_for_vfs(host_name: str, gpu: models.Device) -> str:
+def waits_for_vfs(host_name: str, gpu: device_db.AnyDevice) -> str:
     """Return why a GPU with VFs is dirty, and what to do about that."""
     return (f'the whole GPU was used, or may have been, and a GPU that has '
             f'VFs cannot be cleaned as a whole: remove the VFs of '
             f'{gpu.address} on host {host_name}')
 
 
-def release(session: orm.Session, host: models.Host, device: models.Device,
-            actor: str, kinds: Collection[hold.HoldKind]) -> None:
+def release(rows: _Rows, device: _Device, actor: str,
+            kinds: Collection[hold.HoldKind]) -> _Rows:
     """Remove what withdraws a device, and have it cleaned.
 
     On an assigned device the hold that waits is removed. A GPU stands for its
@@ -122,29 +141,30 @@ def release(session: orm.Session, host: models.Host, device: models.Device,
     :param kinds: of the holds to remove
     :raises Conflict: nothing withdraws it, or a guest has a vGPU on it
     """
-    vgpus = children(session, device)
+    vgpus = rows.children(device)
     held = [part for part in (device, *vgpus)
-            if not holds.of(session, part).keys().isdisjoint(kinds)]
+            if not rows.holds_of(part).keys().isdisjoint(kinds)]
     if not held:
-        raise refused(host, device, _not_withdrawn(
-            session, device, parts_of(device, vgpus)))
+        raise refused(rows, device, _not_withdrawn(
+            rows, device, parts_of(rows, device)))
     if device in held:
-        check_unassigned(session, host, [
+        check_unassigned(rows, [
             vgpu for vgpu in vgpus if vgpu not in vfs(vgpus)], 'released')
     for part in held:
-        removed = holds.remove(session, host, part, kinds, actor)
+        rows, removed = holds.remove(rows, part, kinds, actor)
         if hold.HoldKind.IDENTITY_CHANGED in kinds:
-            part.before_swap = None
-        record(session, host, 'operator_release', [part], (
+            rows = rows.change(part, before_swap=None)
+        rows = rows.note('operator_release', [part], (
             f'by {actor}: it was '
             f'{", ".join(found.kind for found in removed)}'))
+    return rows
 
 
-def _not_withdrawn(session: orm.Session, device: models.Device,
-                   parts: Sequence[models.Device]) -> str:
+def _not_withdrawn(rows: _Rows, device: _Device,
+                   parts: Sequence[_Device]) -> str:
     """Return why a device has none of the holds that are to be removed."""
-    own, gpu = holds.of(session, device), gpu_of(session, device)
-    withdrawn = hold.shown_as(holds.of(session, gpu))
+    own, gpu = rows.holds_of(device), rows.gpu_of(device)
+    withdrawn = hold.shown_as(rows.holds_of(gpu))
     if withdrawn is not None and gpu is not device:
         return (f'it cannot be released: its GPU {gpu.address} is '
                 f'{withdrawn}; name the GPU, {gpu.uuid}')
@@ -156,76 +176,54 @@ def _not_withdrawn(session: orm.Session, device: models.Device,
             f'nothing cleans it, and nothing needs to')
 
 
-def children(session: orm.Session,
-             device: device_db.AnyDevice) -> list[models.Device]:
-    """Return the VFs and mdev rows of a device."""
-    return [child for child in device_db.of_hosts(session, [device.host_id])
-            if child.parent_id == device.id]
+def parts_of(rows: _Rows, device: _Device) -> list[_Device]:
+    """Return the devices that guests get of a GPU: its VFs, or itself."""
+    return [vf for vf in vfs(rows.children(device)) if vf.present] or [device]
 
 
-def gpu_of(session: orm.Session, device: models.Device) -> models.Device:
-    """Return the GPU of a VF or an mdev row; any other device itself."""
-    return (device if device.parent_id is None
-            else session.get_one(models.Device, device.parent_id))
-
-
-def parts_of(device: models.Device,
-             vgpus: Sequence[models.Device]) -> list[models.Device]:
-    """Return the devices that guests get of a GPU: its VFs, or itself.
-
-    :param vgpus: its VFs and mdev rows
-    """
-    return [vf for vf in vfs(vgpus) if vf.present] or [device]
-
-
-def check_no_mdev(host: models.Host, device: models.Device,
-                  asked: str) -> None:
+def check_no_mdev(rows: _Rows, device: _Device, asked: str) -> None:
     """Refuse the row of an mdev.
 
     :param asked: see domain.device.refusal
     :raises Conflict: it is one
     """
     if device.kind == device_rules.DeviceKind.MDEV:
-        raise refused(host, device, (
+        raise refused(rows, device, (
             f'it cannot be {asked}: it is the row of an mdev '
             f'({device.state}), which is made and removed with its vGPU; name '
             f'the GPU {device.address}'))
 
 
-def vfs(vgpus: Sequence[models.Device]) -> list[models.Device]:
+def vfs(vgpus: Sequence[_Device]) -> list[_Device]:
     """Return the VFs among the VFs and mdev rows of a GPU."""
     return [vgpu for vgpu in vgpus
             if vgpu.kind == device_rules.DeviceKind.PCI]
 
 
-def check_unassigned(session: orm.Session, host: models.Host,
-                     devices: Collection[models.Device],
+def check_unassigned(rows: _Rows, devices: Collection[_Device],
                      asked: str) -> None:
-    """Refuse devices of a (locked) host of which an instance has one.
+    """Refuse devices of which an instance has one.
 
     :param asked: see domain.device.refusal
     :raises Conflict: names it and the instance
     """
-    by_id = {device.id: device for device in devices}
-    for row in assignment_db.of_hosts(session, [host.id]):
-        if row.device_id in by_id:
-            device = by_id[row.device_id]
-            raise refused(host, device, (
-                f'it cannot be {asked}, since it is {device.state}: instance '
-                f'{row.instance_uuid} has it; migrate or delete its server '
-                f'first'))
+    ids = {device.id for device in devices}
+    for row in rows.assignments:
+        if row.device.id in ids:
+            raise refused(rows, row.device, (
+                f'it cannot be {asked}, since it is {row.device.state}: '
+                f'instance {row.instance_uuid} has it; migrate or delete its '
+                f'server first'))
 
 
-def _check_cleanable(session: orm.Session, host: models.Host,
-                     device: models.Device, parts: Sequence[models.Device],
-                     vgpus: Sequence[models.Device]) -> None:
+def _check_cleanable(rows: _Rows, device: _Device,
+                     parts: Sequence[_Device]) -> None:
     """Refuse what cannot or must not be cleaned.
 
     :raises Conflict: says why
     """
-    reason, gpu = None, gpu_of(session, device)
-    kinds = hold_db.kinds(session, device)
-    own = holds.of(session, device)
+    reason, gpu = None, rows.gpu_of(device)
+    kinds, own = device.holds, rows.holds_of(device)
     if hold.HoldKind.RETIRED in kinds:
         reason = ('it is retired; "gpgpu-manage device release" brings it '
                   'back')
@@ -241,9 +239,9 @@ def _check_cleanable(session: orm.Session, host: models.Host,
           and _CLEANABLE.isdisjoint(own)):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif device_db.waits_for_vfs(gpu):
-        reason = waits_for_vfs(host.name, gpu)
+        reason = waits_for_vfs(rows.name, gpu)
     elif parts == [device]:
-        used = [vgpu for vgpu in vgpus
+        used = [vgpu for vgpu in rows.children(device)
                 if vgpu.present and vgpu.state != _State.AVAILABLE]
         if used:
             reason = (f'a vGPU on it is {used[0].state}; wait until it is '
@@ -255,19 +253,4 @@ def _check_cleanable(session: orm.Session, host: models.Host,
             reason = gpu_rules.passthrough_refusal(
                 device_db.pci_function(device))
     if reason is not None:
-        raise refused(host, device, f'it cannot be cleaned: {reason}')
-
-
-def record(session: orm.Session, host: models.Host, kind: event_rules.Kind,
-           devices: Sequence[models.Device],
-           detail: str | None = None) -> None:
-    """Record what was done to devices of a host: one line of the log."""
-    if not devices:
-        return
-    session.flush()
-    event_db.add_all(
-        session, kind, host.name,
-        [(device_db.row_of(device), None) for device in devices], detail)
-    host_db.changed(host)
-    recleaning.clean_again(session, {host.id: host})
-    inventory.refresh(session, host)
+        raise refused(rows, device, f'it cannot be cleaned: {reason}')

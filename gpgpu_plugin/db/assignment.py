@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import json
-import types
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -18,10 +18,8 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
-from gpgpu_plugin.db import usage
 from gpgpu_plugin.objects import claim as claim_obj
 
 _ORDER = (models.Host.name, models.Assignment.id)
@@ -29,7 +27,7 @@ _ORDER = (models.Host.name, models.Assignment.id)
 UNKNOWN_REQUEST = ''
 """``request`` of an assignment that was adopted from its host."""
 
-_TABLE = models.Base.metadata.tables['assignments']
+TABLE = models.Base.metadata.tables['assignments']
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +55,7 @@ class AssignmentRow:
     user_id: str
     flavor: str
     exact: bool
+    claimed_at: datetime.datetime | None = None
 
 
 AnyAssignment = models.Assignment | AssignmentRow
@@ -64,118 +63,73 @@ AnyAssignment = models.Assignment | AssignmentRow
 _NAMES = tuple(field.name for field in dataclasses.fields(AssignmentRow)
                if field.name != 'device')
 
-COLUMNS = tuple(_TABLE.c[name] for name in _NAMES)
+COLUMNS = tuple(TABLE.c[name] for name in _NAMES)
 """Columns of an AssignmentRow after its device, in its order."""
 
-_INSERT = sa.insert(_TABLE).inline()
-_ACTIVE_OF_DEVICE = sa.and_(
-    _TABLE.c.device_id == device_db.TABLE.c.id, _TABLE.c.active == 1)
-_CLAIMED_OF_HOSTS = (
-    sa.select(_TABLE.c.id, *COLUMNS, *device_db.COLUMNS)
-    .select_from(
-        device_db.TABLE.outerjoin(_TABLE, _ACTIVE_OF_DEVICE)
-        .outerjoin(hold_db.TABLE, hold_db.IS_OF_DEVICE))
-    .where(device_db.TABLE.c.host_id.in_(
-               sa.bindparam('host_ids', expanding=True)),
-           sa.or_(device_db.TABLE.c.group_id.is_not(None),
-                  device_db.TABLE.c.vgpu_type.is_not(None),
-                  _TABLE.c.id.is_not(None)))
-    .order_by(device_db.TABLE.c.host_id, device_db.TABLE.c.stable_id))
-_BY_UUID = (
-    sa.select(*COLUMNS, *device_db.COLUMNS)
-    .select_from(
-        device_db.TABLE.join(_TABLE, _ACTIVE_OF_DEVICE)
-        .outerjoin(hold_db.TABLE, hold_db.IS_OF_DEVICE))
-    .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
-    .order_by(_TABLE.c.id))
-_END = (sa.update(_TABLE)
-        .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+_INSERT = sa.insert(TABLE).inline()
+_END = (sa.update(TABLE)
+        .where(TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
         .values(active=None, ended_at=sa.bindparam('at')))
-_ACTIVATE = (sa.update(_TABLE)
-             .where(_TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
-             .values(lease_expires_at=None))
 
 _ON_HOST = (
-    sa.select(_TABLE.c.id)
-    .where(_TABLE.c.host_id == sa.bindparam('host_id'),
-           _TABLE.c.instance_uuid == sa.bindparam('instance_uuid'),
-           _TABLE.c.active == 1)
+    sa.select(TABLE.c.id)
+    .where(TABLE.c.host_id == sa.bindparam('host_id'),
+           TABLE.c.instance_uuid == sa.bindparam('instance_uuid'),
+           TABLE.c.active == 1)
     .limit(1))
 
 
-def with_devices(
-    session: orm.Session, host_ids: Collection[int],
-) -> tuple[list[device_db.DeviceRow], list[AssignmentRow]]:
-    """Return what claims on hosts depend on, in one statement.
-
-    :returns: devices that are in a group, may have a vGPU or are assigned, by
-        host and stable id; and the active assignments, in the order of their
-        claims
-    """
-    of_device = 1 + len(COLUMNS)
-    found = list(session.execute(
-        _CLAIMED_OF_HOSTS, {'host_ids': list(host_ids)}))
-    devices = device_db.rows(row[of_device:] for row in found)
-    by_id = {device.id: device for device in devices}
-    assignments = {
-        row[0]: AssignmentRow(by_id[row[of_device]], *row[1:of_device])
-        for row in found if row[0] is not None}
-    return devices, [assignments[id] for id in sorted(assignments)]
-
-
-def active(session: orm.Session,
-           uuids: Collection[str]) -> list[AssignmentRow]:
-    """Return those of some assignments that are active, as values.
-
-    They are in the order of their claims.
-    """
-    found = list(session.execute(_BY_UUID, {'uuids': list(uuids)}))
-    devices = device_db.rows(row[len(COLUMNS):] for row in found)
-    by_id = {device.id: device for device in devices}
-    # A device with several holds has as many rows.
-    return list({row[0]: AssignmentRow(
-        by_id[row[len(COLUMNS)]], *row[:len(COLUMNS)])
-        for row in found}.values())
-
-
-def insert(session: orm.Session, rows: Iterable[AssignmentRow],
-           claimed_at: datetime.datetime) -> None:
+def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
+           ended_at: datetime.datetime | None = None) -> None:
     """Store new assignments, in one statement.
 
-    Unlike by ``session.add``, they are stored at once.
+    :param ended_at: they have ended then; None: they are active
     """
-    session.execute(_INSERT, [
+    values = [
         {name: getattr(row, name) for name in _NAMES} | {
-            'device_id': row.device.id, 'active': 1, 'claimed_at': claimed_at}
-        for row in rows])
+            'device_id': row.device.id, 'active': None if ended_at else 1,
+            'claimed_at': row.claimed_at or clock.utc(session),
+            'ended_at': ended_at}
+        for row in rows]
+    if values:
+        session.execute(_INSERT, values)
 
 
 def end(session: orm.Session, rows: Collection[AssignmentRow],
-        at: datetime.datetime,
-        alive_since: datetime.datetime | None = None,
-        ages: Mapping[str, int] = types.MappingProxyType({})) -> None:
-    """Record that assignments, and the usage of their devices, have ended.
+        at: datetime.datetime) -> None:
+    """Record that assignments have ended, in one statement."""
+    if rows:
+        session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
 
-    That is one statement, and one for those whose devices a guest had, unless
-    it had them until different times.
 
-    :param alive_since: see usage.end
-    :param ages: seconds from the end of their usage until ``at``, by UUID;
-        default 0
+def update(session: orm.Session,
+           changes: Sequence[tuple[AssignmentRow, AssignmentRow]]) -> None:
+    """Store how active assignments changed.
+
+    It is one statement for those that change in the same way.
+
+    :param changes: each assignment before and after its change
     """
-    session.execute(_END, {'uuids': [row.uuid for row in rows], 'at': at})
-    used: dict[int, list[str]] = {}
-    for row in rows:
-        if claim_obj.is_used(row.role, row.lease_expires_at):
-            used.setdefault(ages.get(row.uuid, 0), []).append(row.uuid)
-    for age, uuids in used.items():
-        usage.end(session, uuids, at - datetime.timedelta(seconds=age),
-                  alive_since)
+    alike: dict[tuple[tuple[str, object], ...], list[str]] = {}
+    for before, now in changes:
+        values = tuple((name, getattr(now, name)) for name in _NAMES
+                       if getattr(before, name) != getattr(now, name))
+        if values:
+            alike.setdefault(values, []).append(now.uuid)
+    for values, uuids in alike.items():
+        session.execute(_update(tuple(name for name, _ in values)), {
+            'uuids': uuids, **dict(values)})
 
 
-def end_lease(session: orm.Session, rows: Collection[AssignmentRow]) -> None:
-    """Record that claims were activated, in one statement."""
-    session.execute(_ACTIVATE, {'uuids': [row.uuid for row in rows]})
+@functools.cache
+def _update(names: Sequence[str]) -> sa.Update:
+    """Return the statement that changes some columns of assignments.
+
+    SQLAlchemy takes longer to make it than to run it.
+    """
+    return (sa.update(TABLE)
+            .where(TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
+            .values({name: sa.bindparam(name) for name in names}))
 
 
 def set_guest_addresses(
@@ -184,15 +138,8 @@ def set_guest_addresses(
     """Store where guests have their devices, by UUID; empty: unknown."""
     for uuid, found in addresses.items():
         session.execute(
-            sa.update(_TABLE).where(_TABLE.c.uuid == uuid).values(
+            sa.update(TABLE).where(TABLE.c.uuid == uuid).values(
                 guest_addresses=json.dumps(found) if found else None))
-
-
-def set_allocated(session: orm.Session, row: AssignmentRow, *,
-                  allocated: bool) -> None:
-    """Record whether an allocation in Placement covers an assignment."""
-    session.execute(sa.update(_TABLE).where(_TABLE.c.uuid == row.uuid)
-                    .values(allocated=allocated))
 
 
 def of_hosts(session: orm.Session,
@@ -240,11 +187,19 @@ def listed(session: orm.Session, host: str | None = None,
     return list(session.execute(query).tuples().all())
 
 
-def of_device(session: orm.Session,
-              device_id: int) -> models.Assignment | None:
-    """Return the active assignment of a device."""
-    found = _active(session, models.Assignment.device_id == device_id)
-    return found[0] if found else None
+def hosts_of_instance(session: orm.Session, instance_uuid: str,
+                      known: Collection[int]) -> list[str]:
+    """Return the names of the hosts on which an instance has assignments.
+
+    :param known: ids of hosts to leave out
+    """
+    return list(session.scalars(
+        sa.select(models.Host.name).distinct()
+        .join(models.Assignment,
+              models.Assignment.host_id == models.Host.id)
+        .where(models.Assignment.active == 1,
+               models.Assignment.instance_uuid == instance_uuid,
+               models.Host.id.not_in(list(known)))))
 
 
 def is_on(session: orm.Session, host_id: int, instance_uuid: str) -> bool:
@@ -254,21 +209,15 @@ def is_on(session: orm.Session, host_id: int, instance_uuid: str) -> bool:
     return found.first() is not None
 
 
-def instance_of_variant(session: orm.Session, variant_id: int,
-                        host_ids: Collection[int] | None = None,
-                        ) -> str | None:
-    """Return an instance that a device of the variant is assigned to.
-
-    :param host_ids: look on these hosts only
-    """
-    query = (sa.select(models.Assignment.instance_uuid)
-             .join(models.Device)
-             .join(models.Group, models.Device.group_id == models.Group.id)
-             .where(models.Assignment.active == 1,
-                    models.Group.variant_id == variant_id).limit(1))
-    if host_ids is not None:
-        query = query.where(models.Assignment.host_id.in_(host_ids))
-    return session.scalar(query)
+def instance_of_variant(session: orm.Session,
+                        variant_id: int) -> str | None:
+    """Return an instance that a device of the variant is assigned to."""
+    return session.scalar(
+        sa.select(models.Assignment.instance_uuid)
+        .join(models.Device)
+        .join(models.Group, models.Device.group_id == models.Group.id)
+        .where(models.Assignment.active == 1,
+               models.Group.variant_id == variant_id).limit(1))
 
 
 def counts_by_type(session: orm.Session, group_ids: Collection[int],
@@ -350,7 +299,7 @@ _KNOWN = tuple(
     sa.select(column).where(
         column.in_(sa.bindparam('uuids', expanding=True)))
     for column in (
-        _TABLE.c.uuid,
+        TABLE.c.uuid,
         models.Base.metadata.tables['usages'].c.assignment_uuid))
 
 

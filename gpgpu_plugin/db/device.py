@@ -18,12 +18,9 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
-from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import driver_capacity as driver_capacity_mod
@@ -44,72 +41,58 @@ Both take about 4 kB. The values are immutable.
 class DeviceRow:
     """A row as it was read; models.Device gives the meaning of its columns.
 
-    Claims read and write such values instead of the ORM's objects, which cost
-    them three quarters of their time.
+    The defaults are those of a device that nobody knew before.
 
+    :ivar id: negative: it is not stored yet (db.host_rows)
     :ivar holds: kinds of its holds, and of those of its GPU
     """
 
     id: int
     uuid: str
     host_id: int
-    group_id: int | None
-    parent_id: int | None
-    kind: str
-    vgpu_type: str | None
-    placement_id: int | None
     stable_id: str
     address: str
-    state: str
-    present: bool
-    reason: str | None
-    clean_token: str | None
-    clean_attempt: str | None
-    cleaned_steps: str | None
     pci_function: str
-    vgpu_capability: str | None
-    driver_capacity: str | None
-    generation: int
+    group_id: int | None = None
+    parent_id: int | None = None
+    kind: str = str(device_rules.DeviceKind.PCI)
+    vgpu_type: str | None = None
+    placement_id: int | None = None
+    state: str = str(device_rules.DeviceState.AVAILABLE)
+    present: bool = True
+    reason: str | None = None
+    clean_token: str | None = None
+    clean_attempt: str | None = None
+    cleaned_steps: str | None = None
+    identity: str | None = None
+    before_swap: str | None = None
+    awaits_replacement: bool = False
+    replaced_by: str | None = None
+    vendor_id: str = ''
+    product_id: str = ''
+    vgpu_capability: str | None = None
+    driver_capacity: str | None = None
+    health: str | None = None
+    health_reason: str | None = None
+    errors: str | None = None
+    generation: int = 0
     holds: hold_db.Kinds = frozenset()
 
 
 AnyDevice = models.Device | DeviceRow
 
-COLUMNS = (*(TABLE.c[field.name] for field in dataclasses.fields(DeviceRow)
-             if field.name != 'holds'), hold_db.TABLE.c.kind)
-"""Columns of a DeviceRow, in its order; the last is the kind of a hold.
+NAMES = tuple(field.name for field in dataclasses.fields(DeviceRow)
+               if field.name != 'holds')
+COLUMNS = tuple(TABLE.c[name] for name in NAMES)
+"""Columns of a DeviceRow, in its order."""
 
-A device with several holds has as many rows, see ``rows``.
-"""
+_WRITTEN = tuple(name for name in NAMES
+                 if name not in ('id', 'uuid', 'host_id'))
+"""Columns that change."""
 
-
-_WRITTEN = ('state', 'generation', 'vgpu_type', 'placement_id', 'reason',
-            'clean_token', 'clean_attempt', 'cleaned_steps')
-"""Columns that claims, cleanings and operators change."""
-
-_OF_HOSTS = (
-    sa.select(models.Device)
-    .where(models.Device.host_id.in_(sa.bindparam('of_hosts', expanding=True)))
-    .order_by(models.Device.host_id, models.Device.stable_id))
+_INSERT = sa.insert(TABLE).returning(TABLE.c.uuid, TABLE.c.id)
 _WITH_UUID = sa.select(models.Device).where(
     models.Device.uuid == sa.bindparam('of_uuid'))
-_BY_UUID = (
-    sa.select(*COLUMNS)
-    .select_from(TABLE.outerjoin(hold_db.TABLE, hold_db.IS_OF_DEVICE))
-    .where(TABLE.c.uuid == sa.bindparam('uuid')))
-
-
-def rows(found: Iterable[Sequence[typing.Any]]) -> list[DeviceRow]:
-    """Return the devices of rows with ``COLUMNS``, each once, in this order.
-    """
-    devices: dict[int, DeviceRow] = {}
-    for *values, kind in found:
-        device = devices.get(values[0]) or DeviceRow(*values)
-        if kind is not None:
-            device = dataclasses.replace(
-                device, holds=device.holds | {kind})
-        devices[device.id] = device
-    return list(devices.values())
 
 
 def _cached(kind: type[T]) -> Callable[[str], T]:
@@ -129,7 +112,12 @@ def pci_function(device: AnyDevice) -> pci.PCIFunction:
     return _pci_function(device.pci_function)
 
 
-def identity(device: models.Device) -> pci.Identity:
+def read_function(text: str) -> pci.PCIFunction:
+    """Return the PCI function that a column has."""
+    return _pci_function(text)
+
+
+def identity(device: AnyDevice) -> pci.Identity:
     """Return what any scan has found that tells the device from others."""
     if device.identity is None:
         return pci.Identity.of(pci_function(device))
@@ -166,29 +154,16 @@ def ids(function: pci.PCIFunction) -> tuple[str, str]:
     return (function.vendor or '')[:4], (function.device or '')[:4]
 
 
-def set_observed(device: models.Device, function: pci.PCIFunction,
-                 vgpus: capability.VGPUCapability | None,
-                 driver: driver_capacity_mod.DriverCapacity | None) -> bool:
-    """Store what is known about a device after a scan.
-
-    :returns: whether it differs from what was stored
-    """
-    texts = {'pci_function': dump(function),
-             'vgpu_capability': None if vgpus is None else dump(vgpus),
-             'driver_capacity': None if driver is None else dump(driver)}
-    changed = False
-    for column, text in texts.items():
-        if getattr(device, column) != text:
-            setattr(device, column, text)
-            changed = True
-    device.vendor_id, device.product_id = ids(function)
-    return changed
-
-
-def of_hosts(session: orm.Session,
-             host_ids: Iterable[int]) -> list[models.Device]:
-    """Return all devices of hosts, by host and stable id."""
-    return list(session.scalars(_OF_HOSTS, {'of_hosts': list(host_ids)}))
+def observed(device: DeviceRow, function: pci.PCIFunction,
+             vgpus: capability.VGPUCapability | None,
+             driver: driver_capacity_mod.DriverCapacity | None) -> DeviceRow:
+    """Return a device with what is known about it after a scan."""
+    vendor_id, product_id = ids(function)
+    return dataclasses.replace(
+        device, pci_function=dump(function),
+        vgpu_capability=None if vgpus is None else dump(vgpus),
+        driver_capacity=None if driver is None else dump(driver),
+        vendor_id=vendor_id, product_id=product_id)
 
 
 def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
@@ -205,21 +180,7 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
         .order_by(models.Device.host_id).limit(limit)))
 
 
-def to_clean(session: orm.Session, host_id: int) -> list[models.Device]:
-    """Return the present devices of a host that are dirty or cleaning.
-
-    One that is withdrawn is not cleaned (domain.hold). A device without a
-    token waits until it is in a group, and a GPU until its mdevs are removed:
-    its host resets no GPU that has one. A VF waits for the cleaning of its
-    GPU, and a GPU until its VFs are removed. One whose last attempt is what
-    was asked for waits for another cleaning policy, see ``try_again``.
-    """
-    return [device for device in session.scalars(
-                _to_clean(), {'of_host': host_id})
-            if not waits_for_vfs(device)]
-
-
-def waits_for_vfs(device: models.Device) -> bool:
+def waits_for_vfs(device: AnyDevice) -> bool:
     """Return whether a dirty GPU waits until its VFs are removed.
 
     Its host resets no GPU that has VFs.
@@ -228,103 +189,8 @@ def waits_for_vfs(device: models.Device) -> bool:
             and device.parent_id is None and pci_function(device).has_vfs)
 
 
-# SQLAlchemy takes longer to make such a statement than to run it.
-@functools.cache
-def _to_clean() -> sa.Select[models.Device]:
-    unclean = sorted(device_rules.UNCLEAN_STATES)
-    mdev = orm.aliased(models.Device)
-    parent = orm.aliased(models.Device)
-    return (
-        sa.select(models.Device)
-        .where(models.Device.host_id == sa.bindparam('of_host'),
-               models.Device.present,
-               models.Device.clean_token.is_not(None),
-               models.Device.state.in_(unclean),
-               sa.or_(models.Device.clean_attempt.is_(None),
-                      models.Device.clean_attempt != models.Device.clean_token,
-                      models.Device.state == str(
-                          device_rules.DeviceState.CLEANING)),
-               ~sa.exists().where(
-                   mdev.parent_id == models.Device.id,
-                   mdev.kind == str(device_rules.DeviceKind.MDEV),
-                   mdev.state != str(device_rules.DeviceState.AVAILABLE)),
-               # The vGPUs on a GPU that is withdrawn are removed.
-               sa.or_(~hold_db.is_held(hold.WITHDRAWING), sa.and_(
-                   models.Device.kind == str(device_rules.DeviceKind.MDEV),
-                   ~hold_db.is_held(hold.WITHDRAWING, is_inherited=False))),
-               ~sa.exists().where(
-                   models.Device.kind == str(device_rules.DeviceKind.PCI),
-                   parent.id == models.Device.parent_id,
-                   parent.state.in_(unclean)))
-        .order_by(models.Device.stable_id))
-
-
 NOTHING_PASSED = ''
 """``cleaned_steps`` of a device whose last verdict does not count any more."""
-
-
-def try_again(device: models.Device) -> None:
-    """Have a dirty device cleaned that waits for another cleaning policy.
-
-    The request stays the same: a new one would accept what a guest changed.
-    """
-    device.clean_attempt = device.reason = None
-
-
-def clean_or_new(session: orm.Session, host_ids: Sequence[int],
-                 ) -> list[tuple[models.Device, models.Variant | None, bool]]:
-    """Return available functions, and dirty ones that are new on their host.
-
-    One whose mdevs are not all available is left out, unless the whole GPU
-    may have been used.
-
-    :returns: each with its variant (None: it is unmanaged), and whether its
-        group offers whole GPUs
-    """
-    return [(device, variant, bool(is_enabled))
-            for device, variant, is_enabled in session.execute(
-                _clean_or_new(), {'of_hosts': list(host_ids)}).tuples()]
-
-
-@functools.cache
-def _clean_or_new() -> sa.Select[models.Device, models.Variant, bool]:
-    child = orm.aliased(models.Device)
-    return (
-        sa.select(models.Device, models.Variant, models.VGPUType.enabled)
-        .outerjoin(models.Group, models.Group.id == models.Device.group_id)
-        .outerjoin(models.Variant,
-                   models.Variant.id == models.Group.variant_id)
-        .outerjoin(models.VGPUType, sa.and_(
-            models.VGPUType.gpu_group_id == models.Group.id,
-            models.VGPUType.vgpu_type == naming.PASSTHROUGH))
-        .where(models.Device.host_id.in_(
-                   sa.bindparam('of_hosts', expanding=True)),
-               models.Device.kind == str(device_rules.DeviceKind.PCI),
-               sa.or_(
-                   models.Device.state == str(
-                       device_rules.DeviceState.AVAILABLE),
-                   sa.and_(
-                       models.Device.state == str(
-                           device_rules.DeviceState.DIRTY),
-                       models.Device.cleaned_steps.is_(None))),
-               sa.or_(
-                   models.Device.cleaned_steps == NOTHING_PASSED,
-                   ~sa.exists().where(
-                       child.parent_id == models.Device.id,
-                       child.kind == str(device_rules.DeviceKind.MDEV),
-                       child.state != str(
-                           device_rules.DeviceState.AVAILABLE))))
-        .order_by(models.Device.id))
-
-
-def with_vfs(session: orm.Session,
-             device: models.Device) -> list[models.Device]:
-    """Return a function and its VFs, also those that are away."""
-    return [device, *session.scalars(
-        sa.select(models.Device).where(
-            models.Device.parent_id == device.id,
-            models.Device.kind == str(device_rules.DeviceKind.PCI))
-        .order_by(models.Device.id))]
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
@@ -344,16 +210,6 @@ def count_by_variant(session: orm.Session) -> dict[int, int]:
         .group_by(models.Group.variant_id)).tuples().all())
 
 
-def by_stable_id(session: orm.Session, host_id: int,
-                 names: Iterable[str]) -> list[models.Device]:
-    """Return devices of a host, by stable id."""
-    return list(session.scalars(
-        sa.select(models.Device)
-        .where(models.Device.host_id == host_id,
-               models.Device.stable_id.in_(list(names)))
-        .order_by(models.Device.stable_id)))
-
-
 def at_address(session: orm.Session, host_id: int,
                address: str) -> models.Device | None:
     """Return the PCI function at an address of a host.
@@ -369,18 +225,6 @@ def at_address(session: orm.Session, host_id: int,
                ~hold_db.is_held([hold.HoldKind.RETIRED]))
         .order_by(models.Device.present.desc(), models.Device.id.desc())
         .limit(1)).first()
-
-
-def in_use(session: orm.Session, host_id: int) -> dict[str, str | None]:
-    """Return the types of a host's devices that are not available.
-
-    :returns: by stable id
-    """
-    return dict(session.execute(
-        sa.select(models.Device.stable_id, models.Device.vgpu_type).where(
-            models.Device.host_id == host_id,
-            models.Device.state != device_rules.DeviceState.AVAILABLE))
-        .tuples().all())
 
 
 def vfs_with_types(session: orm.Session,
@@ -424,35 +268,6 @@ def replaced(session: orm.Session, device: AnyDevice) -> models.Device | None:
         models.Device.replaced_by == device.uuid))
 
 
-def lock(session: orm.Session, host_id: int,
-         uuid: str) -> tuple[models.Host, models.Device]:
-    """Return a device and its host, locked until the transaction ends.
-
-    Must be the transaction's first statement (see db.api).
-    """
-    [host] = host_db.lock_ids(session, [host_id])
-    return host, get(session, uuid)
-
-
-def row(session: orm.Session, uuid: str) -> DeviceRow:
-    """Return one device as a value.
-
-    :raises NotFound: no such UUID
-    """
-    found = rows(session.execute(_BY_UUID, {'uuid': uuid}))
-    if not found:
-        raise exception.NotFound(kind='device', name=uuid)
-    return found[0]
-
-
-def row_of(device: models.Device,
-           holds: hold_db.Kinds = frozenset()) -> DeviceRow:
-    """Return the value of an object that was flushed."""
-    return dataclasses.replace(DeviceRow(*(
-        getattr(device, column.name) for column in COLUMNS[:-1])),
-        holds=holds)
-
-
 _ENDS_VERDICT = frozenset({
     device_rules.DeviceEvent.RELEASE, device_rules.DeviceEvent.ADOPT})
 """Events after which the last cleaning proves nothing any more."""
@@ -478,12 +293,22 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent,
         placement_id=device.placement_id if has_vgpu else None)
 
 
+def insert(session: orm.Session,
+           devices: Iterable[DeviceRow]) -> dict[int, int]:
+    """Store new devices; return their ids by those that they had before.
+
+    :param devices: their groups and GPUs are stored
+    """
+    new = {device.uuid: device.id for device in devices}
+    values = [{name: getattr(device, name) for name in NAMES
+               if name != 'id'} for device in devices]
+    return {new[uuid]: id for uuid, id in session.execute(
+        _INSERT, values).tuples()} if values else {}
+
+
 def swap(session: orm.Session,
          changes: Sequence[tuple[DeviceRow, DeviceRow]]) -> None:
     """Store how devices changed, unless another writer was faster.
-
-    All changes of states come through here, so it notifies of them; holds are
-    stored by db.hold.
 
     :param changes: each device before and after its change; it is one
         statement, however many they are
@@ -498,7 +323,6 @@ def swap(session: orm.Session,
             kind='device', name=', '.join(
                 before.uuid for before, _ in changes),
             reason='another process changed it at the same time; try again')
-    notification_db.devices_changed(session, changes)
 
 
 def _swap_one(session: orm.Session, before: DeviceRow,
@@ -545,26 +369,3 @@ def _by_id(values: Mapping[int, object]) -> object:
     if len(distinct) == 1:
         return distinct.pop()
     return sa.case(values, value=TABLE.c.id)
-
-
-def transition(session: orm.Session, device: models.Device,
-               event: device_rules.DeviceEvent) -> None:
-    """Apply one event to the device, unless another writer was faster.
-
-    :raises InvalidTransition: the state has no such event
-    :raises Conflict: another writer changed the row since it was read
-    """
-    session.flush()
-    before = row_of(device, hold_db.kinds(session, device))
-    host = session.get(models.Host, device.host_id)
-    set_row(session, device, before, after(
-        before, event, host.name if host is not None else ''))
-
-
-def set_row(session: orm.Session, device: models.Device, before: DeviceRow,
-            now: DeviceRow) -> None:
-    """Store how the row of an object changed, and set the object to that."""
-    swap(session, [(before, now)])
-    # What was written is known; reading it again would cost a round trip.
-    for name in _WRITTEN:
-        orm.attributes.set_committed_value(device, name, getattr(now, name))

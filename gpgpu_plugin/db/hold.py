@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import typing
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -13,12 +14,24 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import models
-from gpgpu_plugin.domain import hold
 
 TABLE = models.Base.metadata.tables['holds']
-Hold = models.Hold
+
+
+class Hold(typing.NamedTuple):
+    """A row as it was read; the table gives the meaning of its columns."""
+
+    id: int
+    device_id: int
+    kind: str
+    reason: str | None
+    actor: str | None
+    since: datetime.datetime
+
+
+COLUMNS = tuple(TABLE.c[name] for name in Hold._fields)
+"""Columns of a Hold, in its order."""
 
 IS_OF_DEVICE = TABLE.c.device_id.in_([
     models.Device.id, models.Device.parent_id])
@@ -82,31 +95,31 @@ def at(found: Hold) -> str:
     return found.since.isoformat(timespec='seconds') + 'Z'
 
 
-def add(session: orm.Session, device_id: int, kind: hold.HoldKind,
-        reason: str | None, actor: str | None = None) -> None:
-    """Add a hold to a device, unless it has one of this kind."""
-    if session.scalar(sa.select(TABLE.c.id).where(
-            TABLE.c.device_id == device_id, TABLE.c.kind == str(kind))):
-        return
-    session.execute(sa.insert(TABLE).values(
-        device_id=device_id, kind=str(kind), reason=reason, actor=actor,
-        since=clock.utc(session)))
+def store(session: orm.Session, before: Collection[Hold],
+          after: Collection[Hold], at: datetime.datetime) -> None:
+    """Store which holds there are now of those that there were, and new ones.
 
-
-def remove(session: orm.Session, device_id: int,
-           kinds: Collection[str]) -> None:
-    """Remove holds of some kinds from a device."""
-    session.execute(sa.delete(TABLE).where(
-        TABLE.c.device_id == device_id, TABLE.c.kind.in_(sorted(kinds))))
+    :param after: those with an id were there before
+    :param at: since when the new ones are there
+    """
+    known = {found.id for found in after}
+    gone = [found.id for found in before if found.id not in known]
+    if gone:
+        session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(gone)))
+    new = [{'device_id': found.device_id, 'kind': found.kind,
+            'reason': found.reason, 'actor': found.actor, 'since': at}
+           for found in after if found.id == 0]
+    if new:
+        session.execute(sa.insert(TABLE), new)
 
 
 def of_devices(session: orm.Session, device_ids: Collection[int],
                ) -> Mapping[int, Sequence[Hold]]:
     """Return the own holds of devices by their ids, the oldest first."""
     found = collections.defaultdict(list)
-    for row in session.scalars(sa.select(Hold).where(
-            Hold.device_id.in_(device_ids)).order_by(Hold.id)):
-        found[row.device_id].append(row)
+    for row in session.execute(sa.select(*COLUMNS).where(
+            TABLE.c.device_id.in_(device_ids)).order_by(TABLE.c.id)):
+        found[row.device_id].append(Hold(*row))
     return found
 
 
@@ -121,25 +134,6 @@ def of_rows(session: orm.Session, devices: Collection[AnyDevice],
             for device in devices}
 
 
-def kinds(session: orm.Session, device: models.Device) -> Kinds:
-    """Return the kinds of the holds of a device, and of those of its GPU."""
-    return frozenset(session.scalars(sa.select(TABLE.c.kind).where(
-        TABLE.c.device_id.in_([device.id, device.parent_id or 0]))))
-
-
-def kinds_of_hosts(session: orm.Session,
-                   host_ids: Collection[int]) -> Mapping[int, Kinds]:
-    """Return the kinds of the devices of hosts that have holds, by id."""
-    found = collections.defaultdict(set)
-    for device_id, kind in session.execute(
-            sa.select(models.Device.id, TABLE.c.kind)
-            .join(TABLE, IS_OF_DEVICE)
-            .where(models.Device.host_id.in_(host_ids))):
-        found[device_id].add(kind)
-    return {device_id: frozenset(of_device)
-            for device_id, of_device in found.items()}
-
-
 def listed(session: orm.Session, host: str | None, kind: str | None,
            limit: int, after: int) -> list[tuple[Hold, models.Device, str]]:
     """Return holds with their devices and the names of the hosts, by id.
@@ -148,15 +142,16 @@ def listed(session: orm.Session, host: str | None, kind: str | None,
     :param after: id of the hold before the first one
     """
     query = (
-        sa.select(Hold, models.Device, models.Host.name)
-        .join(models.Device, models.Device.id == Hold.device_id)
+        sa.select(models.Device, models.Host.name, *COLUMNS)
+        .join(TABLE, models.Device.id == TABLE.c.device_id)
         .join(models.Host, models.Host.id == models.Device.host_id)
-        .where(Hold.id > after).order_by(Hold.id).limit(limit))
+        .where(TABLE.c.id > after).order_by(TABLE.c.id).limit(limit))
     if host is not None:
         query = query.where(models.Host.name == host)
     if kind is not None:
-        query = query.where(Hold.kind == kind)
-    return list(session.execute(query).tuples())
+        query = query.where(TABLE.c.kind == kind)
+    return [(Hold(*row), device, name)
+            for device, name, *row in session.execute(query)]
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:

@@ -72,12 +72,18 @@ def _state(device: device_db.DeviceRow) -> str:
     return device_rules.own_state(device.state, device.holds)
 
 
-def device_seen(session: orm.Session, device: device_db.DeviceRow) -> None:
-    """Notify of a device that a scan no longer found, or found again."""
-    if outbox.is_enabled(session):
+def devices_seen(session: orm.Session,
+                 devices: Sequence[device_db.DeviceRow]) -> None:
+    """Notify of devices that a scan no longer found, or found again.
+
+    Nobody waits for a retired one.
+    """
+    found = [(None, device) for device in devices
+             if hold.HoldKind.RETIRED not in device.holds]
+    if found and outbox.is_enabled(session):
         outbox.add(session, [(
-            _Type.DEVICE_PRESENT if device.present else _Type.DEVICE_MISSING,
-            payload) for payload in _devices(session, [(None, device)])])
+            _Type.DEVICE_PRESENT if payload.present else _Type.DEVICE_MISSING,
+            payload) for payload in _devices(session, found)])
 
 
 def _names(session: orm.Session, devices: Iterable[device_db.DeviceRow],

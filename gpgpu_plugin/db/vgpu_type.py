@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -12,44 +14,67 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import models
 
 _TABLE = models.Base.metadata.tables['vgpu_types']
-_CAPACITIES = ('max_vgpu_per_pgpu', 'max_capacity', 'remaining_capacity')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUTypeRow:
-    """A row as it was read; models.VGPUType gives its columns' meaning."""
+    """A row as it was read; models.VGPUType gives its columns' meaning.
+
+    :ivar id: 0: it is not stored yet
+    """
 
     id: int
     vgpu_type: str
     enabled: bool
     listed: bool
-    max_vgpu_per_pgpu: int
-    max_capacity: int
-    remaining_capacity: int
+    max_vgpu_per_pgpu: int = 1
+    max_capacity: int = 0
+    remaining_capacity: int = 0
+    video_ram: int | None = None
+    max_heads: int | None = None
+    max_resolution_x: int | None = None
+    max_resolution_y: int | None = None
 
 
 COLUMNS = tuple(_TABLE.c[field.name]
                 for field in dataclasses.fields(VGPUTypeRow))
 """Columns of a VGPUTypeRow, in its order."""
 
+_COLUMNS_BUT_ID = tuple(
+    field.name for field in dataclasses.fields(VGPUTypeRow)
+    if field.name != 'id')
 _STORE = (sa.update(_TABLE).where(_TABLE.c.id == sa.bindparam('of_id'))
-          .values({name: sa.bindparam(name) for name in _CAPACITIES}))
+          .values({name: sa.bindparam(name) for name in _COLUMNS_BUT_ID}))
 
 
-def store_capacities(session: orm.Session,
-                     rows: Collection[VGPUTypeRow]) -> None:
-    """Store the capacities of types, also in the session's own objects."""
-    if not rows:
-        return
-    session.execute(_STORE, [
-        {'of_id': row.id} | {name: getattr(row, name)
-                             for name in _CAPACITIES} for row in rows])
-    for row in rows:
-        known = session.identity_map.get(
-            orm.util.identity_key(models.VGPUType, row.id))
-        for name in _CAPACITIES if known is not None else ():
-            orm.attributes.set_committed_value(
-                known, name, getattr(row, name))
+def store(session: orm.Session, groups: Mapping[int, tuple[
+        Sequence[VGPUTypeRow], Sequence[VGPUTypeRow]]]) -> None:
+    """Store how the types of groups changed.
+
+    :param groups: types before and after that, by the group's id
+    """
+    gone: list[int] = []
+    new: list[dict[str, object]] = []
+    changed: list[dict[str, object]] = []
+    for group_id, (before, after) in groups.items():
+        if before is after:
+            continue
+        known = {row.id: row for row in before}
+        gone += known.keys() - {row.id for row in after}
+        new += [{'gpu_group_id': group_id, **_values(row)}
+                for row in after if row.id == 0]
+        changed += [{'of_id': row.id, **_values(row)} for row in after
+                    if row.id != 0 and row != known[row.id]]
+    if gone:
+        session.execute(sa.delete(_TABLE).where(_TABLE.c.id.in_(gone)))
+    if changed:
+        session.execute(_STORE, changed)
+    if new:
+        session.execute(sa.insert(_TABLE), new)
+
+
+def _values(row: VGPUTypeRow) -> dict[str, object]:
+    return {name: getattr(row, name) for name in _COLUMNS_BUT_ID}
 
 
 def listed(session: orm.Session) -> list[tuple[str, str]]:

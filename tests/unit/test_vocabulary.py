@@ -33,7 +33,7 @@ RETIRED_NAMES = frozenset({
     'CARDS', 'Chosen', 'GroupDetail', 'GroupState', 'GroupView', 'HostView',
     'NovasOwn', 'Serials', 'Share', 'SharedCard', 'Sharing', 'Unit',
     'all_well', 'cards', 'held_on', 'mixed_placed', 'nothing_held', 'room',
-    'same_size', 'settle'})
+    'same_size'})
 
 # Names that are somebody else's, or the term itself.
 ALLOWED = re.compile(

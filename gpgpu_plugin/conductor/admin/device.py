@@ -23,6 +23,7 @@ from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
@@ -141,7 +142,7 @@ def _reasons(session: orm.Session,
         for device in devices
         if device.row.state == device_rules.DeviceState.DIRTY
         and device.row.parent_id is not None and device_db.waits_for_vfs(
-            gpu := withdrawal.gpu_of(session, device.row))}
+            gpu := session.get_one(models.Device, device.row.parent_id))}
     return waiting | {
         uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
               f'{", ".join(found)}'
@@ -151,7 +152,7 @@ def _reasons(session: orm.Session,
 
 def _info(device: device_list.ListedDevice, states: host_states.HostStates,
           reasons: Mapping[str, str],
-          holds: Mapping[int, Sequence[models.Hold]]) -> objects.DeviceInfo:
+          holds: Mapping[int, Sequence[hold_db.Hold]]) -> objects.DeviceInfo:
     row = device.row
     found = holds[row.id]
     function = device_db.pci_function(row)
@@ -177,7 +178,7 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
 
 
 def _reason(row: models.Device, host_name: str,
-            held: Sequence[models.Hold], other: str | None) -> str | None:
+            held: Sequence[hold_db.Hold], other: str | None) -> str | None:
     """Return why a device is held, waits or is not used.
 
     :param held: its holds, and those of its GPU
@@ -201,26 +202,24 @@ def set_(db: api.Database, uuid: str, actor: str, *, enabled: bool,
 
     A GPU stands for its VFs, of which one may have been disabled by itself.
     """
-    host_id = device_db.host_id(db, uuid)
     kind = hold.HoldKind.DISABLED
 
-    def work(session: orm.Session) -> None:
-        host, device = device_db.lock(session, host_id, uuid)
+    def rule(before: host_rows.HostRows,
+             device: host_rows.Device) -> host_rows.HostRows:
         withdrawal.check_no_mdev(
-            host, device, 'enabled' if enabled else 'disabled')
-        gpu = withdrawal.gpu_of(session, device)
-        if enabled and gpu is not device and kind in holds.of(session, gpu):
-            raise withdrawal.refused(host, device, (
+            before, device, 'enabled' if enabled else 'disabled')
+        gpu = before.gpu_of(device)
+        if enabled and gpu is not device and kind in before.holds_of(gpu):
+            raise withdrawal.refused(before, device, (
                 f'it cannot be enabled: its GPU {gpu.address} is disabled; '
                 f'name the GPU, {gpu.uuid}'))
-        if enabled:
-            changed = [
-                part for part in device_db.with_vfs(session, device)
-                if holds.remove(session, host, part, [kind], actor)]
-        else:
-            changed = [device] if holds.add(
-                session, host, device, kind, reason, actor) else []
-        withdrawal.record(
-            session, host, 'enable' if enabled else 'disable', changed,
-            reason)
-    db.write(work)
+        parts = before.with_vfs(device) if enabled else [device]
+        changed = [part for part in parts
+                   if (kind in before.holds_of(part)) is enabled]
+        rows = before
+        for part in changed:
+            rows = holds.remove(rows, part, [kind], actor)[0] if (
+                enabled) else holds.add(rows, part, kind, reason, actor)
+        return rows.note(
+            'enable' if enabled else 'disable', changed, reason)
+    withdrawal.change(db, uuid, rule)

@@ -13,12 +13,14 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
@@ -181,25 +183,33 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
             allocation_policy: str | None,
             caller: variant_changes.Caller) -> None:
     """Set the policy of one group; None: that of its variant."""
-    host, row = _lock(session, host_name, variant)
+    host, before, group = _lock(session, host_name, variant)
     # Else it could be set before or after the host's turn.
-    change = change_db.of_variant(session, row.variant_id)
-    if change is not None and change.clears_groups:
-        variant_changes.check_settled(session, row.variant)
-    row.own_policy = allocation_policy is not None
-    policy = allocation_policy or row.variant.allocation_policy
-    if row.allocation_policy != policy:
-        row.allocation_policy = policy
-        # Schedulers predict by it what a claim takes.
-        host_db.changed(host)
+    row = variant_db.get(session, variant)
+    pending = change_db.of_variant(session, row.id)
+    if pending is not None and pending.clears_groups:
+        variant_changes.check_settled(session, row)
+    # Schedulers predict by it what a claim takes.
+    group = dataclasses.replace(
+        group, own_policy=allocation_policy is not None,
+        allocation_policy=allocation_policy or row.allocation_policy)
+    settle.settle(session, host, before, _with(before, group))
     event_db.add(session, 'group_set', host_name, detail=(
-        f'{variant}: allocation policy {row.allocation_policy}, of the '
-        f'{"group" if row.own_policy else "variant"}'))
+        f'{variant}: allocation policy {group.allocation_policy}, of the '
+        f'{"group" if group.own_policy else "variant"}'))
     caller.check_wanted()
 
 
+def _with(rows: host_rows.HostRows,
+          changed: host_rows.GroupRows) -> host_rows.HostRows:
+    """Return the rows with a group that changed."""
+    return rows.put_groups([
+        changed if group.id == changed.id else group
+        for group in rows.empty_groups])
+
+
 def _lock(session: orm.Session, host_name: str, variant: str,
-          ) -> tuple[models.Host, models.Group]:
+          ) -> tuple[models.Host, host_rows.HostRows, host_rows.GroupRows]:
     """Return a host, locked, and its group of a variant.
 
     :raises NotFound: there is no such host or group
@@ -207,13 +217,14 @@ def _lock(session: orm.Session, host_name: str, variant: str,
     host = host_db.lock(session, host_name)
     if host is None:
         raise exception.NotFound(kind='host', name=host_name)
-    row = group_db.of_variant(session, host.id, variant)
-    if row is None:
+    rows = host_rows.load_one(session, host.id)
+    groups = {group.variant.name: group for group in rows.empty_groups}
+    if variant not in groups:
         raise exception.NotFound(
             kind='group',
             name=f'{variant} on {host_name} (known there: '
-                 f'{_known(session, host.id)})')
-    return host, row
+                 f'{", ".join(groups) or "none"})')
+    return host, rows, groups[variant]
 
 
 def set_links(db: api.Database, host_name: str, variant: str,
@@ -223,12 +234,11 @@ def set_links(db: api.Database, host_name: str, variant: str,
     stated = None if table is None else link_table.normalize(table)
 
     def work(session: orm.Session) -> None:
-        host, row = _lock(session, host_name, variant)
-        row.link_partitions = stated
-        session.flush()
+        host, before, group = _lock(session, host_name, variant)
+        after = _with(before, dataclasses.replace(group, own_links=stated))
         if stated is not None:
-            _check_table(session, host, row.id, stated)
-        host_db.changed(host)
+            _check_table(after, group.id, stated)
+        settle.settle(session, host, before, after)
         event_db.add(session, 'group_set', host_name, detail=(
             f'{variant}: link partitions '
             f'{stated or "of the variant"}'))
@@ -237,23 +247,16 @@ def set_links(db: api.Database, host_name: str, variant: str,
     return list_all(db, host_name, variant)
 
 
-def _check_table(session: orm.Session, host: models.Host, group_id: int,
+def _check_table(rows: host_rows.HostRows, group_id: int,
                  stated: str) -> None:
     """Refuse a table that names GPUs which the group does not have.
 
     :raises Invalid: it names them
     """
-    [group] = [group.value for group
-               in capacity.load_host(session, host.id).groups
+    [group] = [group.value for group in capacity.groups(rows)
                if group.rows.id == group_id]
     if group.links is not None and group.links.problem:
         raise exception.Invalid(
             field='link partitions', value=stated,
-            expected=f'the GPUs of {group.variant.name} on {host.name}: '
+            expected=f'the GPUs of {group.variant.name} on {rows.name}: '
                      f'{group.links.problem}')
-
-
-def _known(session: orm.Session, host_id: int) -> str:
-    return ', '.join(
-        group.variant.name for group in group_db.of_hosts(session, [host_id])
-        ) or 'none'

@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence
 
-from sqlalchemy import orm
-
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.objects import admin as objects
 
@@ -73,16 +71,12 @@ def release(db: api.Database, uuid: str, actor: str,
     :param actor: operator who does it
     :raises Conflict: see Conductor.hold_remove
     """
-    host_id = device_db.host_id(db, uuid)
-
-    def work(session: orm.Session) -> None:
-        host, device = device_db.lock(session, host_id, uuid)
-        if (hold.HoldKind.RETIRED in kinds
-                and hold.HoldKind.RETIRED in hold_db.kinds(session, device)):
-            retirement.reinstate(session, host, device, actor, kinds)
-        else:
-            withdrawal.release(session, host, device, actor, kinds)
-    db.write(work)
+    def rule(rows: host_rows.HostRows,
+             device: host_rows.Device) -> host_rows.HostRows:
+        return (retirement.reinstate if hold.HoldKind.RETIRED in kinds
+                and hold.HoldKind.RETIRED in device.holds
+                else withdrawal.release)(rows, device, actor, kinds)
+    withdrawal.change(db, uuid, rule)
 
 
 def _kind(kind: str, allowed: Sequence[hold.HoldKind]) -> hold.HoldKind:

@@ -7,7 +7,6 @@ import collections
 import dataclasses
 import json
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -16,8 +15,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import host_states
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -25,8 +24,8 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
@@ -129,7 +128,8 @@ def drain(db: api.Database, name: str, *,
             event_db.add(
                 session, 'drain' if draining else 'undrain', host.name)
             host_db.changed(host)
-            inventory.refresh(session, host)
+            session.flush()
+            settle.change(session, host, lambda rows: rows)
         return _infos(session, [host])[0]
     return db.write(work)
 
@@ -171,20 +171,20 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
         host = host_db.lock(session, name)
         if host is None:
             raise exception.NotFound(kind='host', name=name)
-        assigned = assignment_db.of_hosts(session, [host.id])
-        if assigned:
+        rows = host_rows.load_one(session, host.id)
+        if rows.assignments:
             raise exception.Conflict(
                 kind='host', name=name,
-                reason=f'instance {assigned[0].instance_uuid} has a device '
-                       f'of this host; delete or migrate its server, or end '
-                       f'the assignment with "gpgpu-manage assignment end"')
+                reason=f'instance {rows.assignments[0].instance_uuid} has a '
+                       f'device of this host; delete or migrate its server, '
+                       f'or end the assignment with "gpgpu-manage assignment '
+                       f'end"')
         if not force:
-            _check_clean(session, host)
+            _check_clean(host, rows)
         assignment_db.delete_of_host(session, host.id)
         sighting_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
-        for group in group_db.of_hosts(session, [host.id]):
-            session.delete(group)
+        group_db.delete(session, [group.id for group in rows.empty_groups])
         event_db.add(session, 'host_delete', host.name)
         # A tombstone: schedulers see the deletion as they see any change.
         host.deleted = host.id
@@ -192,7 +192,7 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
     db.write(work)
 
 
-def _check_clean(session: orm.Session, host: models.Host) -> None:
+def _check_clean(host: models.Host, rows: host_rows.HostRows) -> None:
     """Refuse to forget why devices of a host are not offered.
 
     If the host reports again, its devices are new ones, which are cleaned.
@@ -208,12 +208,9 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
                    'until "gpgpu-manage host list" does not show it as '
                    'restored, or start its nova-compute. Or use --force if '
                    'the GPUs are gone')
-    kinds = hold_db.kinds_of_hosts(session, [host.id])
-    kept = [
-        f'{device.address} ({device.uuid}) is {reason}'
-        for device in device_db.of_hosts(session, [host.id])
-        if (reason := _kept_reason(
-            device, kinds.get(device.id, ()))) is not None]
+    kept = [f'{device.address} ({device.uuid}) is {reason}'
+            for device in rows.devices
+            if (reason := _kept_reason(device)) is not None]
     if not kept:
         return
     named = kept[:_NAMED]
@@ -228,12 +225,9 @@ def _check_clean(session: orm.Session, host: models.Host) -> None:
                f'they may be offered')
 
 
-def _kept_reason(device: models.Device, kinds: Collection[str]) -> str | None:
-    """Return why a device is not offered that a scan would find again.
-
-    :param kinds: of its holds and those of its GPU
-    """
-    withdrawn = hold.shown_as(kinds)
+def _kept_reason(device: host_rows.Device) -> str | None:
+    """Return why a device is not offered that a scan would find again."""
+    withdrawn = hold.shown_as(device.holds)
     if withdrawn == device_rules.RETIRED:
         return withdrawn if (
             device.present and device.parent_id is None) else None
@@ -244,4 +238,4 @@ def _kept_reason(device: models.Device, kinds: Collection[str]) -> str | None:
             and device.state in device_rules.UNCLEAN_STATES
             and device.cleaned_steps is not None):
         return device.state
-    return device_rules.DISABLED if kinds else None
+    return device_rules.DISABLED if device.holds else None

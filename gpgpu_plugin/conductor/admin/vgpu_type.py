@@ -21,6 +21,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import variant_change as change_db
@@ -146,10 +147,11 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
     host_db.lock_row(session, 'variants')
     row = _settable(session, variant, vgpu_type, name, enabled=enabled)
     changed = variant_changes.enable(
-        session, [host], row.id, vgpu_type, enabled=enabled)
+        session, host, host_rows.load_one(session, host.id), row.id,
+        vgpu_type, enabled=enabled)
     _record(session, variant, vgpu_type, name, enabled=enabled)
     caller.check_wanted()
-    return changed
+    return [name] if changed else []
 
 
 def _settable(session: orm.Session, variant: str, vgpu_type: str,

@@ -15,12 +15,12 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin.cmd import attention as command
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import attention
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.rpc import ping
+from tests.fixtures import rows
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -83,7 +83,7 @@ class StatusTest(base.CommandTestCase):
 
     def hold(self, address, kind):
         with self.conductor.db.writer() as session:
-            hold_db.add(session, session.scalar(
+            rows.hold(session, session.scalar(
                 sa.select(models.Device.id).where(
                     models.Device.address == address)), kind, 'it failed')
 

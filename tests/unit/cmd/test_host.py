@@ -13,12 +13,12 @@ from gpgpu_plugin import version
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import machine as rules
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -88,7 +88,7 @@ class HostTest(base.CommandTestCase):
         with self.conductor.db.writer() as session:
             device_id = session.scalar(sa.select(models.Device.id).where(
                 models.Device.address == '0000:00:00.0'))
-            hold_db.add(session, device_id, hold.HoldKind.FAILED, 'it failed')
+            rows.hold(session, device_id, hold.HoldKind.FAILED, 'it failed')
         self.assertIn(
             'none waits for cleaning; 1 device quarantined, see '
             '"gpgpu-manage device list --host h1 --state quarantined"',

@@ -11,6 +11,10 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
@@ -196,8 +200,8 @@ class ClaimTest(base.ConductorTestCase):
     def test_crash_inside_leaves_nothing(self):
         # After each statement that writes.
         for target, name in (
-                (claims.device_db, 'swap'), (claims.assignment_db, 'insert'),
-                (claims.event_db, 'add_all'), (claims.inventory, 'refresh')):
+                (device_db, 'swap'), (assignment_db, 'insert'),
+                (event_db, 'add_all'), (host_db, 'change')):
             original = getattr(target, name)
 
             def broken(*args, original=original, **kwargs):

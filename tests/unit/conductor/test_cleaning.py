@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
@@ -139,7 +139,7 @@ class EndedTest(CleaningCase):
         [task] = self.dirty()
         self.start(task)
         self.useFixture(fixtures.MockPatchObject(
-            inventory, 'refresh', side_effect=OSError('power cut')))
+            settle, 'settle', side_effect=OSError('power cut')))
         self.assertRaises(OSError, self.finish, task)
         self.assertEqual([], self.ended)
 

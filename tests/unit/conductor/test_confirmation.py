@@ -10,6 +10,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
@@ -150,7 +151,7 @@ class ConfirmationTest(base.ConductorTestCase):
 
         def fails(*args, **kwargs):
             raise RuntimeError('the database went away')
-        with fixtures.MockPatchObject(confirmation.event_db, 'add', fails):
+        with fixtures.MockPatchObject(event_db, 'add_all', fails):
             self.assertRaises(RuntimeError, self.confirm, 'm1', source)
         self.assertEqual({('h1', 'instance', None): source,
                           ('h2', 'destination', 'm1'): moved}, self.roles())

@@ -4,6 +4,7 @@
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import offer
 from tests.unit.conductor import vgpu_base
@@ -16,13 +17,14 @@ class TakeCase(vgpu_base.VGPUTestCase):
     def take(self, *types):
         with self.db.writer() as session:
             host = host_db.lock(session, 'h1')
-            [group] = capacity.load(session, [host.id])[host.id]
-            taken = device_rows.take(session, [
+            rows = host_rows.load_one(session, host.id)
+            [group] = capacity.groups(rows)
+            taken = device_rows.take(rows, [
                 (group, offer.Selection(
                     gpu_id=self.functions[0].id, vgpu_type=name,
                     placement_id=None)) for name in types])
             return [(now.stable_id.removeprefix(self.functions[0].id),
-                     now.vgpu_type) for _, now in taken]
+                     now.vgpu_type) for now in taken]
 
 
 class MdevTest(TakeCase):

@@ -6,7 +6,6 @@ import dataclasses
 import pathlib
 
 import fixtures
-import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
@@ -19,7 +18,7 @@ from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
@@ -218,8 +217,8 @@ class UnknownTest(ExchangeCase):
     def test_hive_is_remembered_while_a_vfio_driver_has_the_gpu(self):
         def hive():
             with self.db.reader() as session:
-                [row] = device_db.of_hosts(
-                    session, [host_db.get(session, 'h1').id])
+                [row] = host_rows.load_one(
+                    session, host_db.get(session, 'h1').id).devices
                 return device_db.pci_function(row).hive
         self.report(driver='amdgpu', hive='7', dsn='1')
         self.report(driver='vfio-pci', dsn='1')
@@ -283,13 +282,15 @@ class VFTest(ExchangeCase):
 class MdevTest(ExchangeCase):
 
     def test_mdevs_of_an_exchanged_gpu_are_quarantined_when_released(self):
-        with self.db.reader() as session:
-            gpu = session.scalars(sa.select(models.Device)).one()
-
         def add(session):
+            before = host_rows.load_one(
+                session, host_db.get(session, 'h1').id)
+            rows, [gpu] = before, before.devices
             for number, state in enumerate(('assigned', 'available')):
-                device_rows.new_mdev_row(session, gpu, pci.mdev_row_id(
-                    gpu.stable_id, number)).state = state
+                rows = rows.put(dataclasses.replace(
+                    device_rows.new_mdev_row(rows, gpu, pci.mdev_row_id(
+                        gpu.stable_id, number)), state=state))
+            host_rows.store(session, before, rows)
         self.db.write(add)
         self.report(dsn=OTHER)
         found = device_admin.list_all(self.db)

@@ -6,9 +6,10 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import hold
 from tests.unit.conductor import base
@@ -25,10 +26,13 @@ class HoldTest(test_cleaning.CleaningCase):
         """Call a function of holds with the only device, locked."""
         def work(session):
             host = host_db.lock(session, 'h1')
-            [device] = device_db.of_hosts(session, [host.id])
-            found = function(session, host, device, *arguments)
-            recleaning.clean_again(session, {host.id: host})
-            return bool(found)
+            before = host_rows.load_one(session, host.id)
+            [device] = before.devices
+            found = function(before, device, *arguments)
+            rows = found[0] if isinstance(found, tuple) else found
+            settle.settle(session, host, before,
+                          recleaning.clean_again(rows))
+            return rows is not before
         return self.db.write(work)
 
     def shown(self):

@@ -175,7 +175,7 @@ class RecordTest(LedgerCase):
         [task] = self.dirty()
         self.start(task)
         # It comes after the record.
-        with fixtures.MockPatch('gpgpu_plugin.conductor.inventory.refresh',
+        with fixtures.MockPatch('gpgpu_plugin.conductor.settle.settle',
                                 side_effect=LookupError):
             self.assertRaises(LookupError, self.finish, task)
         self.assertEqual(('cleaning', []), (

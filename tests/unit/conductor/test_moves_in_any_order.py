@@ -35,7 +35,6 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
@@ -43,6 +42,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -224,11 +224,9 @@ class MoveMachine(RuleBasedStateMachine):
             if (device.stable_id in vfs
                     and device.stable_id.endswith(f'/vf{number}')):
                 with self.db.writer() as session:
-                    row = device_db.get(session, device.uuid)
-                    for event in (_EVENT.CLAIM, _EVENT.ACTIVATE,
-                                  _EVENT.RELEASE):
-                        device_db.transition(session, row, event)
-                    row.clean_token = str(uuid.uuid4())
+                    rows.apply(session, device.uuid, _EVENT.CLAIM,
+                               _EVENT.ACTIVATE, _EVENT.RELEASE,
+                               clean_token=str(uuid.uuid4()))
                 self.slots[host].is_clean = False
                 self.slots[host].clean_vfs.discard(number)
 

@@ -9,10 +9,9 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -45,9 +44,10 @@ class RefusedVerbTest(vgpu_base.VGPUTestCase):
         with self.db.writer() as session:
             row = device_db.get(session, device.uuid)
             row.state = 'dirty' if is_held else str(state)
-            hold_db.remove(session, row.id, hold.HoldKind)
+            session.flush()
+            rows.remove_holds(session, row.id)
             if is_held:
-                hold_db.add(session, row.id, hold.HoldKind(state), 'loud')
+                rows.hold(session, row.id, state, 'loud')
 
     def assert_explained(self, text, device, asked, state):
         for part in (f'h1 {device.address}', f'cannot be {asked}',
@@ -103,9 +103,10 @@ class TransitionTest(base.ConductorTestCase):
                 with self.subTest(f'{event} {state}'), self.db.writer() as s:
                     row = s.scalars(sa.select(models.Device)).one()
                     row.state = str(state)
+                    s.flush()
                     exc = self.assertRaises(
-                        exception.InvalidTransition, device_db.transition, s,
-                        row, event)
+                        exception.InvalidTransition, rows.apply, s,
+                        row.uuid, event)
                     asked = device_rules.ASKED[event]
                     self.assertIn(
                         f'device h1 0000:00:00.0 ({row.uuid}): it cannot be '

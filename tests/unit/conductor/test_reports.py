@@ -104,13 +104,13 @@ class ReportTest(base.ConductorTestCase):
     def test_variant_that_changes_during_a_report_applies_to_it(self):
         apply, calls = variant_matching.apply, []
 
-        def late(session, rows):
+        def late(session, host, rows):
             # It was committed after this transaction had read the variants.
             calls.append(rows)
             if len(calls) > 1:
-                apply(session, rows)
-            else:
-                variant_db.lock(session)
+                return apply(session, host, rows)
+            variant_db.lock(session)
+            return rows
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.variant_matching.apply', late))
         self.report_second_host()

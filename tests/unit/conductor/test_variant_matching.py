@@ -233,7 +233,7 @@ class ApplyTest(conductor_base.ConductorTestCase):
                        self.create):
             before = self.generation()
             change()
-            self.assertGreaterEqual(self.generation(), before + 8)
+            self.assertGreater(self.generation(), before)
 
     def create(self):
         variant_admin.create(self.db, admin.VariantInfo(

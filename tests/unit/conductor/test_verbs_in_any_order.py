@@ -28,12 +28,11 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -140,6 +139,7 @@ class VerbMachine(RuleBasedStateMachine):
         for verb in (self.clean, self.release, self.retire, self.replace):
             verb(used)
         if used != (host, free):
+            self.clean((host, free))
             self.retire((host, free))
             self.retire((host, free))
             self.quarantine((host, free))
@@ -252,8 +252,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     def is_held(self, uuid, kind):
         with self.case.db.reader() as session:
-            return kind in hold_db.kinds(
-                session, device_db.get(session, uuid))
+            return kind in rows.device(session, uuid).holds
 
     @rule(place=PLACES)
     def release(self, place):

@@ -7,7 +7,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
@@ -16,12 +15,12 @@ from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import vgpu_base
@@ -479,17 +478,16 @@ class MdevTest(vgpu_base.VGPUTestCase):
     def test_vgpu_that_fails_below_a_gpu_that_failed_is_held_too(self):
         claim = self.ask(Q4=1)
         claims.activate(self.db, base.uuids(claim))
-        gpu, row = device_admin.list_all(self.db)
+        gpu, mdev = device_admin.list_all(self.db)
 
         def hold_gpu(session):
-            host = host_db.lock(session, 'h1')
-            holds.add(session, host, device_db.get(session, gpu.uuid),
+            rows.hold(session, device_db.get(session, gpu.uuid).id,
                       hold.HoldKind.FAILED, 'why')
         self.db.write(hold_gpu)
         releases.release(self.db, base.uuids(claim))
         self.clean_all(passed=False)
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
-        self.assertEqual({gpu.uuid, row.uuid}, {
+        self.assertEqual({gpu.uuid, mdev.uuid}, {
             found.device for found in hold_admin.list_all(self.db)})
 
     def test_mdev_row_is_refused(self):

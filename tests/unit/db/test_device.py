@@ -7,6 +7,8 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.vgpu import capability
@@ -14,7 +16,15 @@ from gpgpu_plugin.domain.vgpu import driver_capacity
 from tests.unit.conductor import base
 
 
-class DeviceRowTest(base.ConductorTestCase):
+class DeviceCase(base.ConductorTestCase):
+
+    def rows(self):
+        with self.db.reader() as session:
+            return host_rows.load_one(session, host_db.get(
+                session, 'h1').id).devices
+
+
+class DeviceRowTest(DeviceCase):
 
     def first(self, session):
         return session.scalars(sa.select(models.Device).order_by(
@@ -27,36 +37,29 @@ class DeviceRowTest(base.ConductorTestCase):
         driver = driver_capacity.DriverCapacity(
             existing=('other',), available={'A': None, 'B': 2},
             sampled_at=('start', 3))
-        with self.db.writer() as session:
-            row = self.first(session)
-            function = device_db.pci_function(row)
-            self.assertTrue(
-                device_db.set_observed(row, function, vgpus, driver))
-        with self.db.writer() as session:
-            row = self.first(session)
-            self.assertEqual(vgpus, device_db.vgpu_capability(row))
-            found = device_db.driver_capacity(row)
-            self.assertEqual((driver, driver.sampled_at),
-                             (found, found.sampled_at))
-            self.assertFalse(
-                device_db.set_observed(row, function, vgpus, driver))
-            self.assertTrue(
-                device_db.set_observed(row, function, None, None))
-            self.assertIsNone(device_db.vgpu_capability(row))
-            self.assertIsNone(device_db.driver_capacity(row))
+        [row, *_] = self.rows()
+        function = device_db.pci_function(row)
+        now = device_db.observed(row, function, vgpus, driver)
+        self.assertEqual(vgpus, device_db.vgpu_capability(now))
+        found = device_db.driver_capacity(now)
+        self.assertEqual((driver, driver.sampled_at),
+                         (found, found.sampled_at))
+        self.assertEqual(now, device_db.observed(
+            now, function, vgpus, driver))
+        gone = device_db.observed(now, function, None, None)
+        self.assertIsNone(device_db.vgpu_capability(gone))
+        self.assertIsNone(device_db.driver_capacity(gone))
 
     def test_ids_that_variants_match_are_those_of_the_last_scan(self):
-        with self.db.writer() as session:
-            row = self.first(session)
-            self.assertEqual(('10de', '2330'), (
-                row.vendor_id, row.product_id))
-            for vendor, device, expected in (
-                    ('1002', '74a0', ('1002', '74a0')), (None, None, ('', '')),
-                    ('10dexx', '2330', ('10de', '2330'))):
-                device_db.set_observed(row, dataclasses.replace(
-                    device_db.pci_function(row), vendor=vendor,
-                    device=device), None, None)
-                self.assertEqual(expected, (row.vendor_id, row.product_id))
+        [row, *_] = self.rows()
+        self.assertEqual(('10de', '2330'), (row.vendor_id, row.product_id))
+        for vendor, device, expected in (
+                ('1002', '74a0', ('1002', '74a0')), (None, None, ('', '')),
+                ('10dexx', '2330', ('10de', '2330'))):
+            now = device_db.observed(row, dataclasses.replace(
+                device_db.pci_function(row), vendor=vendor,
+                device=device), None, None)
+            self.assertEqual(expected, (now.vendor_id, now.product_id))
 
     def test_value_that_changes_in_a_transaction_is_read_anew(self):
         with self.db.writer() as session:
@@ -67,48 +70,23 @@ class DeviceRowTest(base.ConductorTestCase):
                 row.driver_capacity = device_db.dump(value)
                 self.assertEqual(value, device_db.driver_capacity(row))
 
-    def test_transition_after_another_writer_is_refused(self):
-        with self.db.writer() as session:
-            row = self.first(session)
-            session.execute(
-                sa.update(models.Device).values(generation=7)
-                .execution_options(synchronize_session=False))
-            self.assertRaises(
-                exception.Conflict, device_db.transition, session, row,
-                device_rules.DeviceEvent.CLAIM)
-
-    def test_transition_that_the_state_does_not_have_is_refused(self):
-        with self.db.writer() as session:
-            self.assertRaises(
-                exception.InvalidTransition, device_db.transition, session,
-                self.first(session), device_rules.DeviceEvent.RELEASE)
-
     def test_available_device_has_no_vgpu(self):
-        with self.db.writer() as session:
-            row = self.first(session)
-            device_db.transition(session, row, device_rules.DeviceEvent.CLAIM)
-            row.vgpu_type, row.placement_id = 'A', 3
-            device_db.transition(
-                session, row, device_rules.DeviceEvent.ABORT_UNTOUCHED)
-        with self.db.reader() as session:
-            row = self.first(session)
-            self.assertEqual(('available', None, None), (
-                row.state, row.vgpu_type, row.placement_id))
+        [row, *_] = self.rows()
+        claimed = dataclasses.replace(
+            device_db.after(row, device_rules.DeviceEvent.CLAIM),
+            vgpu_type='A', placement_id=3)
+        now = device_db.after(
+            claimed, device_rules.DeviceEvent.ABORT_UNTOUCHED)
+        self.assertEqual(('available', None, None), (
+            now.state, now.vgpu_type, now.placement_id))
+
+    def test_event_that_the_state_does_not_have_is_refused(self):
+        self.assertRaises(
+            exception.InvalidTransition, device_db.after, self.rows()[0],
+            device_rules.DeviceEvent.RELEASE)
 
 
-class SwapTest(base.ConductorTestCase):
-
-    def rows(self):
-        with self.db.reader() as session:
-            return [device_db.row_of(row) for row in session.scalars(
-                sa.select(models.Device).order_by(models.Device.stable_id))]
-
-    def test_row_is_found_by_uuid(self):
-        with self.db.reader() as session:
-            for row in self.rows():
-                self.assertEqual(row, device_db.row(session, row.uuid))
-            self.assertRaises(
-                exception.NotFound, device_db.row, session, 'none')
+class SwapTest(DeviceCase):
 
     def test_each_device_gets_its_own_values_in_one_statement(self):
         before = self.rows()
@@ -123,7 +101,7 @@ class SwapTest(base.ConductorTestCase):
         self.assertEqual(['BEGIN', 'UPDATE'], [
             statement.split()[0] for statement in found])
         self.assertEqual(
-            [now for _, now in changes] + before[3:], self.rows())
+            (*(now for _, now in changes), *before[3:]), self.rows())
 
     def test_single_device_is_changed_alone_unless_it_was_meanwhile(self):
         first, *others = self.rows()
@@ -134,7 +112,7 @@ class SwapTest(base.ConductorTestCase):
             with self.db.writer() as session, self.statements() as found:
                 device_db.swap(session, [(first, claimed)])
             self.assertEqual(2, len(found))
-            self.assertEqual([claimed, *others], self.rows())
+            self.assertEqual((claimed, *others), self.rows())
             # The second time by the statement that was kept.
             first, claimed = claimed, dataclasses.replace(
                 claimed, generation=claimed.generation + 1, state='assigned',
@@ -143,7 +121,7 @@ class SwapTest(base.ConductorTestCase):
             with self.db.writer() as session:
                 device_db.swap(session, [(
                     dataclasses.replace(first, generation=99), claimed)])
-        self.assertEqual([first, *others], self.rows())
+        self.assertEqual((first, *others), self.rows())
 
     def test_nothing_changes_if_one_device_was_changed_meanwhile(self):
         first, second, *_ = before = self.rows()

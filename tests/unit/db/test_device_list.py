@@ -9,11 +9,11 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import gauges
-from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.db import base as db_base
 
@@ -41,7 +41,7 @@ class ShownStateTest(base.ConductorTestCase):
         with self.db.writer() as session:
             self.host = host_db.get(session, 'h1')
             self.host.restored = self.restored
-            [self.group] = group_db.of_hosts(session, [self.host.id])
+            [self.group] = host_rows.load_one(session, self.host.id).groups
             for state, flags in itertools.product(
                     device_rules.DeviceState, FLAGS):
                 if state is not device_rules.DeviceState.AVAILABLE:
@@ -77,7 +77,7 @@ class ShownStateTest(base.ConductorTestCase):
         session.add(row)
         session.flush()
         for kind in holds:
-            hold_db.add(session, row.id, kind, None)
+            rows.hold(session, row.id, kind, None)
         return row
 
     def listed(self, **kwargs):

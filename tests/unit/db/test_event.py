@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from tests.fixtures import clocks
 from tests.unit.conductor import base as conductor_base
@@ -61,7 +61,7 @@ class AddAllTest(conductor_base.ConductorTestCase):
         self.boot(2)
         with self.db.writer() as session:
             host = host_db.lock(session, 'h1')
-            _, rows = assignment_db.with_devices(session, [host.id])
+            rows = host_rows.load_one(session, host.id).assignments
             with self.statements() as found:
                 event_db.add_all(session, 'claim', 'h1', [
                     (rows[0].device, rows[0]), (rows[1].device, None)],

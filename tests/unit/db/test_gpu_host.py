@@ -4,9 +4,9 @@
 import functools
 
 from gpgpu_plugin.db import gpu_host
-from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import hold
+from tests.fixtures import rows
 from tests.unit.db import base
 
 
@@ -75,7 +75,7 @@ class LoadTest(base.DatabaseTestCase):
             gpu = self.device(group, 'dirty')
             self.device(group, 'dirty', parent_id=gpu.id)
             self.db.write(functools.partial(
-                hold_db.add, device_id=gpu.id, kind=kind, reason=None))
+                rows.hold, device_id=gpu.id, kind=kind, reason=None))
         self.assertEqual(0, self.free())
 
     def test_host_that_is_drained_has_an_unknown_number(self):

@@ -6,10 +6,11 @@ import functools
 import sqlalchemy as sa
 from oslo_db import exception as db_exc
 
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import hold
+from tests.fixtures import rows
 from tests.unit.db import base
 
 _K = hold.HoldKind
@@ -31,7 +32,7 @@ class HoldTest(base.DatabaseTestCase):
 
     def hold(self, device, kind):
         self.db.write(functools.partial(
-            hold_db.add, device_id=device.id, kind=kind, reason='r',
+            rows.hold, device_id=device.id, kind=kind, reason='r',
             actor='a'))
 
     def found(self, kinds, **options):
@@ -45,17 +46,13 @@ class HoldTest(base.DatabaseTestCase):
         self.assertEqual({'g'}, self.found(
             [_K.DISABLED], is_inherited=False))
         self.assertEqual(set(), self.found([_K.RETIRED]))
-        with self.db.reader() as session:
-            self.assertEqual(
-                {self.gpu.id: {'disabled'}, self.vf.id: {'disabled'}},
-                hold_db.kinds_of_hosts(session, [self.host.id]))
 
     def test_row_has_each_kind_once_and_each_device_too(self):
         for kind in (_K.DISABLED, _K.FAILED):
             self.hold(self.gpu, kind)
         self.hold(self.vf, _K.FAILED)
         with self.db.reader() as session:
-            found = [device_db.row(session, name).holds for name in 'gvo']
+            found = [rows.device(session, name).holds for name in 'gvo']
         self.assertEqual([{'disabled', 'failed'}] * 2 + [set()], found)
 
     def test_hold_of_a_vf_holds_nothing_else(self):
@@ -63,10 +60,10 @@ class HoldTest(base.DatabaseTestCase):
         self.assertEqual({'v'}, self.found(_K))
 
     def test_device_has_a_kind_once(self):
-        for _ in range(2):
-            self.hold(self.gpu, _K.FAILED)
+        self.hold(self.gpu, _K.FAILED)
         with self.db.reader() as session:
-            [found] = hold_db.of_devices(
-                session, [self.gpu.id])[self.gpu.id]
-        self.assertRaises(db_exc.DBDuplicateEntry, self.add, models.Hold(
-            device_id=found.device_id, kind=found.kind, since=found.since))
+            before = host_rows.load_one(session, self.host.id)
+        gpu = before.by_id[self.gpu.id]
+        self.assertIs(before, before.hold(gpu, _K.FAILED, 'again'))
+        self.assertRaises(
+            db_exc.DBDuplicateEntry, self.hold, self.gpu, _K.FAILED)

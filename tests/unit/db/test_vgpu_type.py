@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from tests.unit.db import base
 
@@ -53,24 +53,26 @@ class OfVariantTest(base.DatabaseTestCase):
                     session, first.id, host))
 
 
-class StoreCapacitiesTest(base.DatabaseTestCase):
+class StoreTest(base.DatabaseTestCase):
 
-    def test_capacities_are_stored_and_seen_by_the_session(self):
+    def test_types_change_come_and_go(self):
         host, variant = base.host('h1', id=1), base.variant('T4')
         self.add(host, variant, base.group(host, variant, A=True, B=True))
+
+        def types():
+            with self.db.reader() as session:
+                [group] = host_rows.load_one(session, 1).groups
+                return group.id, list(group.types)
+        group_id, before = types()
+        now = dataclasses.replace(
+            before[0], max_vgpu_per_pgpu=2, max_capacity=4,
+            remaining_capacity=3, enabled=False, video_ram=7)
+        new = dataclasses.replace(before[1], id=0, vgpu_type='C')
         with self.db.writer() as session:
-            [group] = group_db.of_hosts(session, [1])
-            [rows] = group_db.load(session, [1])[1].groups
-            first, _ = rows.types
-            now = dataclasses.replace(
-                first, max_vgpu_per_pgpu=2, max_capacity=4,
-                remaining_capacity=3)
-            vgpu_type_db.store_capacities(session, [now])
-            vgpu_type_db.store_capacities(session, [])
-            self.assertEqual(
-                (2, 4, 3), (group.types[0].max_vgpu_per_pgpu,
-                            group.types[0].max_capacity,
-                            group.types[0].remaining_capacity))
-        with self.db.reader() as session:
-            [found] = group_db.load(session, [1])[1].groups
-            self.assertEqual([now, rows.types[1]], list(found.types))
+            vgpu_type_db.store(session, {group_id: (before, [now, new])})
+        _, (first, second) = types()
+        self.assertEqual(now, first)
+        self.assertEqual(new, dataclasses.replace(second, id=0))
+
+    def test_same_types_are_not_stored(self):
+        vgpu_type_db.store(None, {1: ((), ())})
