@@ -102,7 +102,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
 @functools.lru_cache(maxsize=_KEPT)
 def _offered(row: device_db.DeviceRow, parent_id: str | None,
              variant: variant_rules.Variant,
-             offers_whole: bool,  # noqa: FBT001
+             offers_whole: bool,
              ) -> group_rules.Device:
     """Return the value of a device that a group offers.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class, types and naming of all tables."""
+"""Metadata, types and naming of all tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ CONSTRAINTS = {
 }
 
 
-class Base(orm.DeclarativeBase):
-    """Base class of all tables, which names constraints."""
+METADATA = sa.MetaData(naming_convention=CONSTRAINTS)
 
-    metadata = sa.MetaData(naming_convention=CONSTRAINTS)
+
+class Base(orm.DeclarativeBase):
+    """Base class of the tables that are read as objects."""
+
+    metadata = METADATA
 
 
 NAME = sa.String(255)

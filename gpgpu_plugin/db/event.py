@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of ``events``, added in the transaction that they record.
+"""Table ``events``: the history, written in the transaction that it records.
 
-Their author is that of the transaction (db.author). Those of refusals, which
-change nothing, are stored later (conductor.refusal_events).
+The author of an event is that of the transaction (db.author). Those of
+refusals, which change nothing, are stored later (conductor.refusal_events).
+
+The table has no foreign keys, so that it outlives the objects that it names.
+Indexes: the history of a device and of an instance; the oldest events, which
+``db purge`` deletes; the newest events of a host, a kind or a project, and
+those of a request, for ``event list``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -19,9 +25,9 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import column
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import journal
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
 from gpgpu_plugin.domain import notification
@@ -35,11 +41,47 @@ _Objects = tuple[device_db.AnyDevice | None,
 Row = dict[str, object]
 """Values of an event, by column."""
 
-_TABLE = models.Base.metadata.tables['events']
-_INSERT = sa.insert(_TABLE).inline()
+TABLE = sa.Table(
+    'events', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('at', sa.DateTime, nullable=False,
+              comment='When it happened (UTC).'),
+    sa.Column('kind', sa.String(32), nullable=False, comment='What happened.'),
+    sa.Column('host', column.NAME,
+              comment='Name of the host that it concerns, if any.'),
+    sa.Column('device_uuid', column.UUID,
+              comment='UUID of the device that it concerns, if any.'),
+    sa.Column('assignment_uuid', column.UUID,
+              comment='UUID of the assignment that it concerns, if any.'),
+    sa.Column('instance_uuid', column.UUID,
+              comment='UUID of the instance that it concerns, if any.'),
+    sa.Column('project_id', column.NAME, comment='Project of that instance.'),
+    sa.Column('actor', column.NAME, nullable=False,
+              comment='Who caused it, such as "host compute1".'),
+    sa.Column('request_id', sa.String(40),
+              comment='Request of the user to Nova, or else the call that '
+              'caused it; NULL: no call did.'),
+    sa.Column('reason', sa.String(64),
+              comment='Name of the reason of a refusal.'),
+    sa.Column('detail', sa.Text, comment='Further information for operators.'),
+    sa.Column('count', sa.Integer, nullable=False, default=1,
+              comment='How many equal refusals the row stands for.'),
+    sa.Index(None, 'device_uuid'),
+    sa.Index(None, 'instance_uuid'),
+    sa.Index(None, 'at'),
+    sa.Index(None, 'host', 'id'),
+    sa.Index(None, 'kind', 'id'),
+    sa.Index(None, 'project_id', 'id'),
+    sa.Index(None, 'request_id'))
+
+_INSERT = sa.insert(TABLE).inline()
+_STORE = sa.insert(TABLE).returning(
+    TABLE.c.id, sort_by_parameter_order=True)
 _COUNT = (
-    sa.update(_TABLE).where(_TABLE.c.id == sa.bindparam('event_id'))
-    .values(count=_TABLE.c['count'] + sa.bindparam('more')))
+    sa.update(TABLE).where(TABLE.c.id == sa.bindparam('event_id'))
+    .values(count=TABLE.c['count'] + sa.bindparam('more')))
+_INFO = tuple(TABLE.c[field.name]
+              for field in dataclasses.fields(event_obj.EventInfo))
 
 # Characters that the columns take.
 _UUID = 36
@@ -51,21 +93,12 @@ def add(session: orm.Session, kind: event.Kind, host: str | None = None,
         device: device_db.AnyDevice | None = None,
         assignment: assignment_db.AnyAssignment | None = None,
         detail: str | None = None, *, level: int | None = None) -> None:
-    """Record what happened, to which device and assignment.
-
-    :param level: of the line in the log; default that of the kind
-    """
-    _log(session, kind, host, [(device, assignment)], detail, level)
-    session.add(models.Event(
-        at=clock.utc(session),
-        **_values(author.of(session), kind, host, detail), **_objects(
-            device, assignment)))
+    """Record what happened, to which device and assignment, as ``add_all``."""
+    add_all(session, kind, host, [(device, assignment)], detail, level=level)
 
 
-def add_all(session: orm.Session, kind: event.Kind, host: str,
-            objects: Iterable[tuple[device_db.DeviceRow,
-                                    assignment_db.AssignmentRow | None]],
-            detail: str | None = None, *,
+def add_all(session: orm.Session, kind: event.Kind, host: str | None,
+            objects: Iterable[_Objects], detail: str | None = None, *,
             level: int | None = None) -> None:
     """Record the same for several devices, in one statement, at once.
 
@@ -113,19 +146,16 @@ def has_refusal(session: orm.Session, instance_uuid: str,
                 request_id: str | None) -> bool:
     """Return whether a request was refused by a filter or a host."""
     return request_id is not None and session.scalar(
-        sa.select(models.Event.id).where(
-            models.Event.request_id == request_id,
-            models.Event.instance_uuid == instance_uuid,
-            models.Event.kind.in_(['filter_refused', 'claim_denied']),
+        sa.select(TABLE.c.id).where(
+            TABLE.c.request_id == request_id,
+            TABLE.c.instance_uuid == instance_uuid,
+            TABLE.c.kind.in_(['filter_refused', 'claim_denied']),
             ).limit(1)) is not None
 
 
 def store(session: orm.Session, rows: Sequence[Row]) -> list[int]:
     """Record events of refusals, whatever their authors; return their ids."""
-    events = [models.Event(**row) for row in rows]
-    session.add_all(events)
-    session.flush()
-    return [event.id for event in events]
+    return list(session.scalars(_STORE, list(rows)))
 
 
 def count_more(session: orm.Session, more: Mapping[int, int]) -> None:
@@ -176,32 +206,35 @@ def _objects(device: device_db.AnyDevice | None,
 
 def listed(session: orm.Session, wanted: event_obj.EventFilter, limit: int,
            after: int | None = None, *,
-           oldest_first: bool = False) -> list[models.Event]:
+           oldest_first: bool = False) -> tuple[event_obj.EventInfo, ...]:
     """Return events in the order in which they were stored.
 
     :param after: id of the event before the first one
     :param oldest_first: False: in the opposite order
     """
-    ids = models.Event.id
-    query = sa.select(models.Event).where(*_conditions(wanted))
+    ids = TABLE.c.id
+    query = sa.select(*_INFO).where(*_conditions(wanted))
     if after is not None:
         query = query.where(ids > after if oldest_first else ids < after)
-    return list(session.scalars(query.order_by(
-        ids if oldest_first else ids.desc()).limit(limit)))
+    return tuple(
+        event_obj.EventInfo(**{
+            **row, 'at': row['at'].isoformat(timespec='seconds') + 'Z'})
+        for row in session.execute(query.order_by(
+            ids if oldest_first else ids.desc()).limit(limit)).mappings())
 
 
 def _conditions(wanted: event_obj.EventFilter,
                 ) -> Iterator[sa.ColumnElement[bool]]:
-    for column, value in (
-            (models.Event.host, wanted.host),
-            (models.Event.device_uuid, wanted.device),
-            (models.Event.instance_uuid, wanted.instance),
-            (models.Event.project_id, wanted.project),
-            (models.Event.kind, wanted.kind),
-            (models.Event.request_id, wanted.request)):
+    for of_event, value in (
+            (TABLE.c.host, wanted.host),
+            (TABLE.c.device_uuid, wanted.device),
+            (TABLE.c.instance_uuid, wanted.instance),
+            (TABLE.c.project_id, wanted.project),
+            (TABLE.c.kind, wanted.kind),
+            (TABLE.c.request_id, wanted.request)):
         if value is not None:
-            yield column == value
+            yield of_event == value
     if wanted.since is not None:
-        yield models.Event.at >= wanted.since
+        yield TABLE.c.at >= wanted.since
     if wanted.until is not None:
-        yield models.Event.at < wanted.until
+        yield TABLE.c.at < wanted.until

@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
 
 _Assignment = models.Assignment
 _Device = models.Device
 _Host = models.Host
-_Usage = models.Usage
+_USAGES = usage_db.TABLE
 
 
 def busy_devices(session: orm.Session, host_ids: Collection[int],
@@ -42,9 +43,9 @@ def running_usages(session: orm.Session, hosts: Collection[str],
     """Return the assignments whose usage goes on, by the name of the host."""
     found = collections.defaultdict(list)
     for host, uuid in session.execute(
-            sa.select(_Usage.host, _Usage.assignment_uuid)
-            .where(_Usage.host.in_(hosts), _Usage.ended_at.is_(None))
-            .order_by(_Usage.id)):
+            sa.select(_USAGES.c.host, _USAGES.c.assignment_uuid)
+            .where(_USAGES.c.host.in_(hosts), _USAGES.c.ended_at.is_(None))
+            .order_by(_USAGES.c.id)):
         found[host].append(uuid)
     return found
 
@@ -56,11 +57,11 @@ def usages_of_unknown_hosts(session: orm.Session,
     :returns: name of the host, and UUID of the assignment
     """
     live = sa.select(_Host.id).where(
-        _Host.name == _Usage.host, _Host.deleted == 0)
+        _Host.name == _USAGES.c.host, _Host.deleted == 0)
     return list(session.execute(
-        sa.select(_Usage.host, _Usage.assignment_uuid)
-        .where(_Usage.ended_at.is_(None), ~live.exists())
-        .order_by(_Usage.id)).tuples())
+        sa.select(_USAGES.c.host, _USAGES.c.assignment_uuid)
+        .where(_USAGES.c.ended_at.is_(None), ~live.exists())
+        .order_by(_USAGES.c.id)).tuples())
 
 
 def keys_of_unknown_hosts(session: orm.Session) -> list[tuple[str, int]]:

@@ -25,7 +25,6 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import caller_key_tables
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import history_tables
 from gpgpu_plugin.db import ledger_tables
 from gpgpu_plugin.db import notification_tables
 from gpgpu_plugin.db import request_tables
@@ -42,8 +41,6 @@ CallerKey = caller_key_tables.CallerKey
 Cloud = caller_key_tables.Cloud
 ExecutedCall = caller_key_tables.ExecutedCall
 HostAnswer = caller_key_tables.HostAnswer
-Event = history_tables.Event
-Usage = history_tables.Usage
 Notification = notification_tables.Notification
 NotificationState = notification_tables.NotificationState
 Variant = variant_tables.Variant

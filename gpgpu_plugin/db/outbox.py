@@ -37,9 +37,9 @@ refuses more than 16 MiB, and all later notifications would wait for ever
 behind one that is refused."""
 
 _KEY = 'gpgpu_publisher'
-_TABLE = models.Base.metadata.tables['notifications']
+TABLE = models.Base.metadata.tables['notifications']
 _STATE = models.Base.metadata.tables['notification_states']
-_INSERT = sa.insert(_TABLE).inline()
+_INSERT = sa.insert(TABLE).inline()
 _ALL = 'all'
 
 
@@ -136,7 +136,7 @@ def may_send(session: orm.Session, sender: str) -> bool:
         _STATE.c.name == _ALL, _STATE.c.sender != sender,
         _STATE.c.sends_until > clock.now())
     return bool(session.scalar(sa.select(sa.and_(
-        sa.exists().where(_TABLE.c.id.is_not(None)), ~other))))
+        sa.exists().where(TABLE.c.id.is_not(None)), ~other))))
 
 
 def acquire(session: orm.Session, sender: str, seconds: float) -> bool:
@@ -169,15 +169,15 @@ def waiting(session: orm.Session, limit: int) -> list[Waiting]:
         Waiting(id=row.id, message_id=row.message_id,
                 message=json.loads(row.message))
         for row in session.execute(
-            sa.select(_TABLE.c.id, _TABLE.c.message_id, _TABLE.c.message)
-            .order_by(_TABLE.c.id).limit(limit))]
+            sa.select(TABLE.c.id, TABLE.c.message_id, TABLE.c.message)
+            .order_by(TABLE.c.id).limit(limit))]
 
 
 def delete(session: orm.Session, sent: Sequence[Waiting]) -> None:
     """Delete notifications that the broker has."""
-    session.execute(sa.delete(_TABLE).where(
-        _TABLE.c.id.in_([row.id for row in sent]),
-        _TABLE.c.message_id.in_([row.message_id for row in sent])))
+    session.execute(sa.delete(TABLE).where(
+        TABLE.c.id.in_([row.id for row in sent]),
+        TABLE.c.message_id.in_([row.message_id for row in sent])))
 
 
 def drop_oldest(session: orm.Session, limit: int) -> int:
@@ -189,7 +189,7 @@ def drop_oldest(session: orm.Session, limit: int) -> int:
     session.execute(sa.select(_STATE.c.name).where(
         _STATE.c.name == _ALL).with_for_update())
     least, greatest = session.execute(sa.select(
-        sa.func.min(_TABLE.c.id), sa.func.max(_TABLE.c.id))).one()
+        sa.func.min(TABLE.c.id), sa.func.max(TABLE.c.id))).one()
     # Ids have gaps; counting the rows takes longer.
     if least is None or greatest - least < limit:
         return 0
@@ -197,8 +197,8 @@ def drop_oldest(session: orm.Session, limit: int) -> int:
     if excess <= 0:
         return 0
     ids = session.scalars(
-        sa.select(_TABLE.c.id).order_by(_TABLE.c.id).limit(excess)).all()
-    session.execute(sa.delete(_TABLE).where(_TABLE.c.id.in_(ids)))
+        sa.select(TABLE.c.id).order_by(TABLE.c.id).limit(excess)).all()
+    session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
     session.execute(
         sa.update(_STATE).where(_STATE.c.name == _ALL)
         .values(dropped=_STATE.c.dropped + len(ids)))
@@ -208,7 +208,7 @@ def drop_oldest(session: orm.Session, limit: int) -> int:
 def number(session: orm.Session) -> int:
     """Return how many notifications wait."""
     return int(session.scalars(
-        sa.select(sa.func.count()).select_from(_TABLE)).one())
+        sa.select(sa.func.count()).select_from(TABLE)).one())
 
 
 def dropped(session: orm.Session) -> int:

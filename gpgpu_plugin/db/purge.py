@@ -19,8 +19,12 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage
+
+_USAGES = usage.TABLE
 
 CHUNK = 1000
 """Number of rows that one transaction deletes."""
@@ -92,13 +96,18 @@ def _repeat(db: api.Database, chunk: _Chunk, before: datetime.datetime,
 
 def _purge_events(session: orm.Session, *, before: datetime.datetime,
                   size: int) -> int:
+    events = event_db.TABLE
+    return _delete(
+        session, events, sa.select(events.c.id).where(events.c.at < before)
+        .order_by(events.c.at).limit(size))
+
+
+def _delete(session: orm.Session, table: sa.Table,
+            found: sa.Select[int]) -> int:
+    """Delete the rows whose ids are found; return their number."""
     # MariaDB has no LIMIT in a subquery of DELETE.
-    ids = session.scalars(
-        sa.select(models.Event.id).where(models.Event.at < before)
-        .order_by(models.Event.at).limit(size)).all()
-    session.execute(
-        sa.delete(models.Event).where(models.Event.id.in_(ids))
-        .execution_options(synchronize_session=False))
+    ids = session.scalars(found).all()
+    session.execute(sa.delete(table).where(table.c.id.in_(ids)))
     return len(ids)
 
 
@@ -127,36 +136,28 @@ def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
 def _purge_usages(session: orm.Session, *, before: datetime.datetime,
                   size: int) -> int:
     # That of an assignment which is still active may be resumed.
-    ids = session.scalars(
-        sa.select(models.Usage.id)
-        .where(models.Usage.ended_at < before,
-               models.Usage.exported_at.is_not(None),
-               _host_knows_end(models.Host.name == models.Usage.host,
-                               models.Usage.ended_at),
+    return _delete(
+        session, _USAGES, sa.select(_USAGES.c.id)
+        .where(_USAGES.c.ended_at < before, _USAGES.c.exported_at.is_not(None),
+               _host_knows_end(models.Host.name == _USAGES.c.host,
+                               _USAGES.c.ended_at),
                ~sa.exists().where(
-                   models.Assignment.uuid == models.Usage.assignment_uuid))
-        .order_by(models.Usage.ended_at).limit(size)).all()
-    session.execute(
-        sa.delete(models.Usage).where(models.Usage.id.in_(ids))
-        .execution_options(synchronize_session=False))
-    return len(ids)
+                   models.Assignment.uuid == _USAGES.c.assignment_uuid))
+        .order_by(_USAGES.c.ended_at).limit(size))
 
 
 def _purge_notifications(session: orm.Session, *, before: datetime.datetime,
                          size: int) -> int:
-    ids = session.scalars(
-        sa.select(models.Notification.id)
-        .where(models.Notification.created_at
+    waiting = outbox.TABLE
+    return _delete(
+        session, waiting, sa.select(waiting.c.id)
+        .where(waiting.c.created_at
                < before.replace(tzinfo=datetime.UTC).timestamp())
-        .order_by(models.Notification.id).limit(size)).all()
-    session.execute(
-        sa.delete(models.Notification).where(models.Notification.id.in_(ids))
-        .execution_options(synchronize_session=False))
-    return len(ids)
+        .order_by(waiting.c.id).limit(size))
 
 
 def _host_knows_end(is_host: sa.ColumnElement[bool],
-                    ended_at: orm.InstrumentedAttribute[typing.Any],
+                    ended_at: sa.SQLColumnExpression[typing.Any],
                     ) -> sa.ColumnElement[bool]:
     """Return the condition that the host called since an assignment ended.
 
@@ -171,6 +172,6 @@ def _host_knows_end(is_host: sa.ColumnElement[bool],
 def _unexported(db: api.Database, before: datetime.datetime) -> int:
     with db.reader() as session:
         return session.scalars(
-            sa.select(sa.func.count()).select_from(models.Usage)
-            .where(models.Usage.ended_at < before,
-                   models.Usage.exported_at.is_(None))).one()
+            sa.select(sa.func.count()).select_from(_USAGES)
+            .where(_USAGES.c.ended_at < before,
+                   _USAGES.c.exported_at.is_(None))).one()

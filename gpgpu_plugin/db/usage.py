@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of ``usages``, from the beginning to the end of each usage.
+"""Table ``usages``: which instances used which devices, and when.
 
 A usage begins when a guest runs with a device: when a claim is activated or,
 for a migration, when Nova confirms it. It ends with the assignment. Claims
@@ -10,6 +10,12 @@ ends with that for the present. Any host may claim its own devices for any
 instance, and an evacuation may fail, so only the host of the assignment
 decides: it resumes the usage, or releases the devices. A host that was not
 restarted since then had the guest until the release.
+
+A row stands by itself, so that it outlives what it names: all names are as
+they were in the beginning. Unique key: the usage of an assignment is kept
+once, and the UUID remains known. Indexes: the usage of a project, of a host
+and of all in a period; the usage of an instance, which ends elsewhere when it
+moves; what is to be exported, in the order of the end.
 """
 
 from __future__ import annotations
@@ -23,12 +29,54 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import column
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.objects import claim as claim_obj
 
-TABLE = models.Base.metadata.tables['usages']
+TABLE = sa.Table(
+    'usages', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('assignment_uuid', column.UUID, nullable=False,
+              comment='UUID of the assignment.'),
+    sa.Column('instance_uuid', column.UUID, nullable=False,
+              comment='Instance that used the device.'),
+    sa.Column('role', sa.String(16), nullable=False,
+              comment='Role of the assignment.'),
+    sa.Column('project_id', column.NAME, nullable=False,
+              comment='Project of the instance.'),
+    sa.Column('user_id', column.NAME, nullable=False,
+              comment='User who created the instance.'),
+    sa.Column('flavor', column.NAME, nullable=False,
+              comment='Name of the flavor that was claimed for.'),
+    sa.Column('host', column.NAME, nullable=False,
+              comment='Name of the host.'),
+    sa.Column('device_uuid', column.UUID, nullable=False,
+              comment='UUID of the device.'),
+    sa.Column('address', sa.String(32), nullable=False,
+              comment='PCI address of the device.'),
+    sa.Column('serial', column.NAME,
+              comment='Serial number of the GPU; NULL: unknown.'),
+    sa.Column('variant', sa.String(64),
+              comment='Name of the variant; NULL: the device was in no '
+              'group.'),
+    sa.Column('vgpu_type', sa.String(64), nullable=False,
+              comment='Type that was claimed.'),
+    sa.Column('resource_class', column.NAME, nullable=False,
+              comment='Class that Placement allocated for it.'),
+    sa.Column('began_at', sa.DateTime, nullable=False,
+              comment='When it began (UTC, whole seconds).'),
+    sa.Column('ended_at', sa.DateTime,
+              comment='When it ended (UTC, whole seconds); NULL: it goes on.'),
+    sa.Column('exported_at', sa.DateTime,
+              comment='When "usage export" wrote it (UTC); NULL: not yet.'),
+    sa.UniqueConstraint('assignment_uuid'),
+    sa.Index(None, 'project_id', 'ended_at'),
+    sa.Index(None, 'host', 'ended_at'),
+    sa.Index(None, 'ended_at'),
+    sa.Index(None, 'instance_uuid'),
+    sa.Index(None, 'exported_at', 'ended_at'))
 
 _ASSIGNMENTS = models.Base.metadata.tables['assignments']
 _HOSTS = models.Base.metadata.tables['hosts']
@@ -49,7 +97,7 @@ _COPIED = (
         'resource_class')),
     _HOSTS.c.name.label('host'), _DEVICES.c.uuid.label('device_uuid'),
     _DEVICES.c.address, _VARIANTS.c.name.label('variant'))
-_NAMES = tuple(column.name for column in _COPIED)
+_NAMES = tuple(copied.name for copied in _COPIED)
 _SOURCE = (
     _ASSIGNMENTS
     .join(_HOSTS, _ASSIGNMENTS.c.host_id == _HOSTS.c.id)

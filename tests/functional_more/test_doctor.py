@@ -22,6 +22,7 @@ from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host.fake import kernel as fake_kernel
@@ -312,7 +313,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
     # -- drifts of the database, Placement and Nova -------------------------
 
     def _database(self) -> None:
-        device, usage = models.Device, models.Usage
+        device, usage = models.Device, usage_db.TABLE
         types = models.VGPUType
         assigned = self.assignment(self.whole)
 

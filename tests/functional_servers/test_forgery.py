@@ -21,6 +21,7 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -244,7 +245,7 @@ class ForgeryTest(base.ConductorTestCase):
             return {
                 table.name: sorted(map(str, connection.execute(
                     sa.select(table)).all()))
-                for table in models.Base.metadata.sorted_tables
+                for table in schema.METADATA.sorted_tables
                 if table.name not in _OWN_NOTES}
 
     def refusals(self):

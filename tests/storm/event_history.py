@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.domain import device as device_rules
 
 _S, _E = device_rules.DeviceState, device_rules.DeviceEvent
@@ -40,10 +40,10 @@ def read(db: api.Database) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = collections.defaultdict(list)
     with db.reader() as session:
         for device, kind, assignment in session.execute(
-                sa.select(models.Event.device_uuid, models.Event.kind,
-                          models.Event.assignment_uuid)
-                .where(models.Event.device_uuid.is_not(None))
-                .order_by(models.Event.id)):
+                sa.select(event_db.TABLE.c.device_uuid, event_db.TABLE.c.kind,
+                          event_db.TABLE.c.assignment_uuid)
+                .where(event_db.TABLE.c.device_uuid.is_not(None))
+                .order_by(event_db.TABLE.c.id)):
             found[device].append((kind, assignment))
     return dict(found)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from oslotest import base
 
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 
 TOP = pathlib.Path(__file__).parents[2]
 
@@ -140,7 +141,7 @@ class VocabularyTest(base.BaseTestCase):
     def test_columns_have_no_retired_word(self) -> None:
         self.assertEqual([], [
             f'{table.name}.{column.name}'
-            for table in models.Base.metadata.sorted_tables
+            for table in schema.METADATA.sorted_tables
             for column in table.columns
             if retired(table.name) or retired(column.name)])
 

@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import event as rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import event as objects
-
-_SAME = tuple(field.name for field in dataclasses.fields(objects.EventInfo)
-              if field.name != 'at')
 
 
 def list_all(db: api.Database, wanted: objects.EventFilter, *,
@@ -29,12 +23,5 @@ def list_all(db: api.Database, wanted: objects.EventFilter, *,
     pages.check_period(wanted.since, wanted.until)
     after = None if marker is None else pages.number(marker, 'an event')
     with db.reader() as session:
-        return tuple(map(_info, event_db.listed(
-            session, wanted, pages.size(limit), after,
-            oldest_first=oldest_first)))
-
-
-def _info(row: models.Event) -> objects.EventInfo:
-    return objects.EventInfo(
-        at=row.at.isoformat(timespec='seconds') + 'Z',
-        **{name: getattr(row, name) for name in _SAME})
+        return event_db.listed(session, wanted, pages.size(limit), after,
+                               oldest_first=oldest_first)

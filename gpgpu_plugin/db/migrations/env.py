@@ -3,12 +3,12 @@
 
 from alembic import context
 
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 
 # A migration that has ended is not repeated, whatever becomes of the next one.
 context.configure(
     connection=context.config.attributes['connection'],
-    target_metadata=models.Base.metadata, transaction_per_migration=True)
+    target_metadata=schema.METADATA, transaction_per_migration=True)
 
 with context.begin_transaction():
     context.run_migrations()

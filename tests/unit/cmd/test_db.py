@@ -9,13 +9,14 @@ import sys
 import uuid
 
 import fixtures
+import sqlalchemy as sa
 from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from tests.fixtures import hosts
 from tests.fixtures import tenant
 from tests.unit.cmd import base as cmd_base
@@ -76,7 +77,7 @@ class DBTest(base.BaseTestCase):
             cfg.ConfigOpts(), f'sqlite:///{self.folder}/gpgpu.sqlite')
         self.addCleanup(database.engine.dispose)
         with database.writer() as session:
-            session.add(models.Usage(
+            session.execute(sa.insert(usage_db.TABLE).values(
                 **tenant.TENANT, assignment_uuid='a', instance_uuid='i',
                 role='instance', host='h', device_uuid='d', address='a',
                 vgpu_type='passthrough', resource_class='C',

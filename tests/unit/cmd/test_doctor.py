@@ -12,6 +12,7 @@ from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import naming
@@ -366,7 +367,7 @@ class ThousandHostsTest(DoctorCase):
 
     def _add_groups(self, connection, nodes):
         """Give each host a group like that of h1, with its eight devices."""
-        tables = models.Base.metadata.tables
+        tables = schema.METADATA.tables
         ids = dict(connection.execute(sa.select(
             tables['hosts'].c.name, tables['hosts'].c.id)).tuples().all())
 

@@ -6,7 +6,7 @@ import datetime
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from tests.unit.cmd import base
 
 BEGAN = datetime.datetime(2026, 10, 31, 22)
@@ -20,11 +20,11 @@ class UsageTest(base.CommandTestCase):
         self.uuids = [assigned.uuid for assigned in self.claim(2)]
         releases.release(self.conductor.db, self.uuids[:1])
         with self.conductor.db.writer() as session:
-            session.execute(sa.update(models.Usage).values(
+            session.execute(sa.update(usage_db.TABLE).values(
                 began_at=BEGAN, project_id='p1', user_id='u1',
                 flavor='gpu.large'))
-            session.execute(sa.update(models.Usage)
-                            .where(models.Usage.ended_at.is_not(None))
+            session.execute(sa.update(usage_db.TABLE)
+                            .where(usage_db.TABLE.c.ended_at.is_not(None))
                             .values(ended_at=ENDED))
 
     def test_list(self):

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.rpc import conductor_api
 from tests.unit.cmd import base
 
@@ -66,7 +66,7 @@ class ExportTest(base.CommandTestCase):
 
     def test_serial_number_is_no_formula_of_a_spreadsheet(self):
         with self.conductor.db.engine.begin() as connection:
-            connection.execute(sa.update(models.Usage).values(
+            connection.execute(sa.update(usage_db.TABLE).values(
                 serial='=HYPERLINK("http://x")', flavor='gpu-1'))
         self.export()
         self.assertEqual(

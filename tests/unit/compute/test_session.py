@@ -17,6 +17,7 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import orphans
 from tests.unit.compute import base
@@ -53,8 +54,8 @@ class SessionCase(base.ComputeTestCase):
                     models.Assignment.uuid.in_(uuids))):
                 row.device.state = 'available'
                 session.delete(row)
-            session.execute(sa.delete(models.Usage).where(
-                models.Usage.assignment_uuid.in_(uuids)))
+            session.execute(sa.delete(usage_db.TABLE).where(
+                usage_db.TABLE.c.assignment_uuid.in_(uuids)))
 
 
 class SecondComputeTest(SessionCase):

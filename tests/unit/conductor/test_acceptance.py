@@ -12,7 +12,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -62,8 +62,8 @@ class AcceptanceTest(base.ConductorTestCase):
                     'verdict', 'reason', 'actor')))
         with self.db.reader() as session:
             self.assertEqual(['burned in'], session.scalars(
-                sa.select(models.Event.detail).where(
-                    models.Event.kind == 'accept')).all())
+                sa.select(event_db.TABLE.c.detail).where(
+                    event_db.TABLE.c.kind == 'accept')).all())
 
     def test_gpu_with_vfs_stands_for_these(self):
         gpu = next(device.uuid for device in device_admin.list_all(self.db)

@@ -19,6 +19,7 @@ from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -59,8 +60,8 @@ class AdoptionMixin:
                     models.Assignment.uuid.in_(base.uuids(claim))):
                 row.device.state = 'available'
                 session.delete(row)
-            session.execute(sa.delete(models.Usage).where(
-                models.Usage.assignment_uuid.in_(base.uuids(claim))))
+            session.execute(sa.delete(usage_db.TABLE).where(
+                usage_db.TABLE.c.assignment_uuid.in_(base.uuids(claim))))
 
 
 class AdoptionTest(AdoptionMixin, base.ConductorTestCase):

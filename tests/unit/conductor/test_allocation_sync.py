@@ -5,7 +5,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import allocation_sync
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.domain import naming
 from tests.unit.conductor import base as conductor_base
 
@@ -29,9 +29,9 @@ class CompareTest(conductor_base.ConductorTestCase):
     def events(self):
         with self.db.reader() as session:
             return session.execute(sa.select(
-                models.Event.kind, models.Event.assignment_uuid).where(
-                    models.Event.kind.like('allocation%')).order_by(
-                        models.Event.id)).tuples().all()
+                event_db.TABLE.c.kind, event_db.TABLE.c.assignment_uuid).where(
+                    event_db.TABLE.c.kind.like('allocation%')).order_by(
+                        event_db.TABLE.c.id)).tuples().all()
 
     def test_allocation_that_nova_removed_is_reserved_until_it_returns(self):
         for units, reserved in ((2, 0), (1, 1), (0, 2), (2, 0)):

@@ -20,6 +20,7 @@ from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host_answer as host_answer_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
@@ -117,8 +118,8 @@ class CallerKeysTest(base.ConductorTestCase):
         with self.db.reader() as session:
             return (set(session.scalars(sa.select(
                 models.ExecutedCall.nonce))), session.scalar(
-                    sa.select(sa.func.count()).select_from(models.Event)
-                    .where(models.Event.kind == 'refusal')))
+                    sa.select(sa.func.count()).select_from(event_db.TABLE)
+                    .where(event_db.TABLE.c.kind == 'refusal')))
 
     def test_call_is_executed_once_and_forgotten_when_too_old(self):
         other = caller_keys.CallerKeys(self.db, lambda: self.now)
@@ -229,8 +230,8 @@ class SignedCallsTest(base.ConductorTestCase):
                     session, 'refusal'))
             with self.db.reader() as session:
                 self.assertEqual(expected, session.scalar(
-                    sa.select(sa.func.count()).select_from(models.Event)
-                    .where(models.Event.kind == 'refusal')))
+                    sa.select(sa.func.count()).select_from(event_db.TABLE)
+                    .where(event_db.TABLE.c.kind == 'refusal')))
 
 
 CHANGES = frozenset((
@@ -340,7 +341,7 @@ class TwiceTest(base.ConductorTestCase):
                     *(column for column in table.c
                       if column.name != 'heard_at')).order_by(table.c.id
                       if 'id' in table.c else sa.text('1')))]
-                for table in models.Base.metadata.sorted_tables
+                for table in schema.METADATA.sorted_tables
                 if table.name != 'executed_calls'}
 
     def check(self, method):

@@ -230,10 +230,10 @@ class ClaimTest(base.ConductorTestCase):
         releases.release(self.db, base.uuids(self.boot(1)))
         self.clean_all()
         with self.db.reader() as session:
-            kinds = [event.kind for event in session.scalars(
-                sa.select(models.Event).where(
-                    models.Event.kind != 'appeared')
-                .order_by(models.Event.id))]
+            kinds = [event.kind for event in session.execute(
+                sa.select(event_db.TABLE).where(
+                    event_db.TABLE.c.kind != 'appeared')
+                .order_by(event_db.TABLE.c.id))]
         self.assertEqual(
             ['variant_create', 'session', 'claim', 'activate', 'release',
              'clean_started', 'clean_passed'], kinds)

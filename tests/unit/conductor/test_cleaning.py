@@ -15,6 +15,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import admin
@@ -52,8 +53,8 @@ class CleaningCase(base.ConductorTestCase):
 
     def kinds(self):
         with self.db.reader() as session:
-            return session.scalars(sa.select(models.Event.kind).order_by(
-                models.Event.id)).all()
+            return session.scalars(sa.select(event_db.TABLE.c.kind).order_by(
+                event_db.TABLE.c.id)).all()
 
     def generation(self):
         with self.db.reader() as session:
@@ -523,8 +524,8 @@ class FinishedTest(CleaningCase):
         [task] = self.dirty()
         self.judged(task, task.steps)
         with self.db.reader() as session:
-            detail = session.scalars(sa.select(models.Event.detail).where(
-                models.Event.kind == 'clean_passed')).one()
+            detail = session.scalars(sa.select(event_db.TABLE.c.detail).where(
+                event_db.TABLE.c.kind == 'clean_passed')).one()
         for step in task.steps:
             self.assertIn(f'{step} passed: as it should be', detail)
 

@@ -11,7 +11,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -123,8 +123,8 @@ class ConfirmationTest(base.ConductorTestCase):
         self.confirm('m1', source)
         with self.db.reader() as session:
             found = session.execute(sa.select(
-                models.Event.kind, models.Event.host,
-                models.Event.assignment_uuid).order_by(models.Event.id),
+                event_db.TABLE.c.kind, event_db.TABLE.c.host,
+                event_db.TABLE.c.assignment_uuid).order_by(event_db.TABLE.c.id),
             ).tuples().all()
         self.assertEqual([('release', 'h1', *source),
                           ('confirm', 'h2', *moved)], found[-2:])
@@ -207,8 +207,8 @@ class OwnerTest(base.ConductorTestCase):
         """Return state and lease of what h2 has, and how many usages run."""
         with self.db.reader() as session:
             usages = session.scalar(
-                sa.select(sa.func.count()).select_from(models.Usage)
-                .where(models.Usage.assignment_uuid.in_(self.moved)))
+                sa.select(sa.func.count()).select_from(usage_db.TABLE)
+                .where(usage_db.TABLE.c.assignment_uuid.in_(self.moved)))
         return [(found.state, found.lease_expires_at is None)
                 for found in claims.of_instance(self.db, 'i1')
                 if found.host == 'h2'], usages
@@ -220,9 +220,9 @@ class OwnerTest(base.ConductorTestCase):
             self.assertEqual(
                 ([('assigned', True)], 1), self.states_and_usages())
         with self.db.reader() as session:
-            kinds = session.scalars(sa.select(models.Event.kind).where(
-                models.Event.assignment_uuid.in_(self.moved))
-                .order_by(models.Event.id)).all()
+            kinds = session.scalars(sa.select(event_db.TABLE.c.kind).where(
+                event_db.TABLE.c.assignment_uuid.in_(self.moved))
+                .order_by(event_db.TABLE.c.id)).all()
         self.assertEqual(['claim', 'activate', 'confirm'], kinds)
 
     def test_source_activates_nothing_of_the_destination(self):

@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import health
 from tests.fixtures import hosts
@@ -35,8 +36,9 @@ class DeviceHealthTest(base.ConductorTestCase):
     def events(self, kind='health'):
         with self.db.reader() as session:
             return list(session.scalars(
-                sa.select(models.Event.detail).where(
-                    models.Event.kind == kind).order_by(models.Event.id)))
+                sa.select(event_db.TABLE.c.detail).where(
+                    event_db.TABLE.c.kind == kind)
+                .order_by(event_db.TABLE.c.id)))
 
     def test_first_health_that_is_ok_is_no_event(self):
         self.assertEqual('ok', self.first().health)

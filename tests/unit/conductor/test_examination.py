@@ -7,7 +7,9 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.doctor import drift
 from tests.fixtures import clocks
 from tests.fixtures import tenant
@@ -29,8 +31,8 @@ class ExaminationCase(base.ConductorTestCase):
 
     def events(self):
         with self.db.reader() as session:
-            return session.scalars(sa.select(models.Event.detail).where(
-                models.Event.kind == 'repair')).all()
+            return session.scalars(sa.select(event_db.TABLE.c.detail).where(
+                event_db.TABLE.c.kind == 'repair')).all()
 
     def check_repaired(self, name):
         """Repair the only drift; repairing it twice does nothing more."""
@@ -107,7 +109,7 @@ class RepairTest(ExaminationCase):
         self.check_repaired('usage_without_assignment')
         self.assertEqual(
             ended.replace(microsecond=0),
-            self.sql(sa.select(models.Usage.ended_at)).scalar())
+            self.sql(sa.select(usage_db.TABLE.c.ended_at)).scalar())
 
     def test_drift_that_ended_meanwhile_is_not_repaired(self):
         self.set_state(self.assignment.device_uuid, 'dirty')
@@ -173,7 +175,7 @@ class CloudTest(ExaminationCase):
                          (found.name, found.host, found.repair))
 
     def test_usage_on_a_host_that_was_deleted_is_ended(self):
-        self.sql(sa.insert(models.Usage).values(
+        self.sql(sa.insert(usage_db.TABLE).values(
             **tenant.TENANT, assignment_uuid='a1', instance_uuid='i1',
             role='instance', host='gone', device_uuid='d1',
             address='0000:18:00.0', began_at=clocks.now(),

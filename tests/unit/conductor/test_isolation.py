@@ -15,8 +15,8 @@ from gpgpu_plugin.conductor import isolation_cloud
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
@@ -144,9 +144,9 @@ class IsolationTestCase(base.ConductorTestCase):
 
     def events(self):
         with self.db.reader() as session:
-            return [(row.kind, row.host) for row in session.scalars(
-                sa.select(models.Event).where(models.Event.kind.in_(
-                    ['isolate', 'unisolate'])).order_by(models.Event.id))]
+            return [(row.kind, row.host) for row in session.execute(
+                sa.select(event_db.TABLE).where(event_db.TABLE.c.kind.in_(
+                    ['isolate', 'unisolate'])).order_by(event_db.TABLE.c.id))]
 
 
 class AlwaysTest(IsolationTestCase):

@@ -21,7 +21,8 @@ from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
@@ -242,13 +243,13 @@ class ClaimTest(ManagerCase):
     def test_release_ends_usage_before_it_arrives_if_the_host_says_so(self):
         [first, second] = base.uuids(self.boot(2))
         with self.db.writer() as session:
-            session.execute(sa.update(models.Usage).values(
+            session.execute(sa.update(usage_db.TABLE).values(
                 began_at=datetime.datetime(2026, 1, 1)))
         self.release([first], {first: 3600})
         self.release([second])
         with self.db.reader() as session:
-            ended = dict(session.execute(sa.select(
-                models.Usage.assignment_uuid, models.Usage.ended_at)).all())
+            ended = {row.assignment_uuid: row.ended_at
+                     for row in session.execute(sa.select(usage_db.TABLE))}
         self.assertAlmostEqual(
             3600, (ended[second] - ended[first]).total_seconds(), delta=60)
 
@@ -259,7 +260,7 @@ class AuthorTest(ManagerCase):
     def actors(self, *kinds):
         with self.db.reader() as session:
             found = dict(session.execute(sa.select(
-                models.Event.kind, models.Event.actor)).tuples().all())
+                event_db.TABLE.c.kind, event_db.TABLE.c.actor)).tuples().all())
         return [found[kind] for kind in kinds]
 
     def test_events_of_a_hosts_calls_name_the_host(self):
@@ -325,7 +326,7 @@ class TextOfHostsTest(ManagerCase):
         self.assertLess(len(device.reason.encode()), 2 ** 14)
         self.assertIn(' characters)', device.reason)
         with self.db.reader() as session:
-            for detail in session.scalars(sa.select(models.Event.detail)):
+            for detail in session.scalars(sa.select(event_db.TABLE.c.detail)):
                 self.assertLess(len((detail or '').encode()), 2 ** 14)
         [record] = self.call(CONTRACT.device_history, device=device.uuid,
                              limit=9, marker=None)

@@ -13,6 +13,7 @@ from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import author
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -60,8 +61,8 @@ class EndpointTest(base.ConductorTestCase):
 
     def events(self):
         with self.db.reader() as session:
-            return list(session.scalars(sa.select(models.Event).where(
-                models.Event.kind == 'no_candidate')))
+            return list(session.execute(sa.select(event_db.TABLE).where(
+                event_db.TABLE.c.kind == 'no_candidate')))
 
     def test_request_without_candidate_is_an_event(self):
         self.notify(payload())
@@ -217,8 +218,8 @@ class ListenerTest(base.ConductorTestCase):
         def found():
             with self.db.reader() as session:
                 return session.scalar(
-                    sa.select(models.Event.detail).where(
-                        models.Event.kind == 'no_candidate'))
+                    sa.select(event_db.TABLE.c.detail).where(
+                        event_db.TABLE.c.kind == 'no_candidate'))
         self.assertIn('gpu.2', patience.wait_until(found))
 
     def test_without_a_topic_nothing_is_read(self):

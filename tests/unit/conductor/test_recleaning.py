@@ -14,6 +14,7 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
@@ -39,8 +40,8 @@ class CleanAgainTest(base.ConductorTestCase):
 
     def events(self):
         with self.db.reader() as session:
-            return session.scalars(sa.select(models.Event.detail).where(
-                models.Event.kind == 'distrust')).all()
+            return session.scalars(sa.select(event_db.TABLE.c.detail).where(
+                event_db.TABLE.c.kind == 'distrust')).all()
 
     def test_gpu_that_lacks_a_step_becomes_dirty(self):
         self.set_policy('reset-only')

@@ -13,7 +13,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import scheduling
 from tests.unit.conductor import base
 
@@ -43,9 +42,9 @@ class RefusalCase(base.ConductorTestCase):
 
     def events(self, kind='claim_denied'):
         with self.db.reader() as session:
-            found = session.scalars(
-                sa.select(models.Event).where(models.Event.kind == kind)
-                .order_by(models.Event.id)).all()
+            found = session.execute(
+                sa.select(event_db.TABLE).where(event_db.TABLE.c.kind == kind)
+                .order_by(event_db.TABLE.c.id)).all()
             session.expunge_all()
             return found
 

@@ -10,6 +10,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.fixtures import notified
@@ -123,9 +124,9 @@ class LateTest(base.ConductorTestCase):
     def ended(self, host='h1'):
         with self.db.reader() as session:
             return session.scalars(
-                sa.select(models.Usage.ended_at)
-                .where(models.Usage.host == host)
-                .order_by(models.Usage.id)).all()
+                sa.select(usage_db.TABLE.c.ended_at)
+                .where(usage_db.TABLE.c.host == host)
+                .order_by(usage_db.TABLE.c.id)).all()
 
     def boot_elsewhere(self, at, instance='i1'):
         """Let the instance begin to use a GPU of another host."""

@@ -22,7 +22,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
@@ -266,7 +266,7 @@ class RepeatedMachine(RuleBasedStateMachine):
                              if not key.startswith('report')
                              and key != 'heard_at')
                        for row in session.execute(table.select())]
-                for name, table in models.Base.metadata.tables.items()}
+                for name, table in schema.METADATA.tables.items()}
 
     @rule(name=st.sampled_from(['Q1', 'Q4', 'whole']))
     def claim(self, name):

@@ -16,6 +16,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain.vgpu import vgpu_type
@@ -215,8 +216,8 @@ class ReportTest(base.ConductorTestCase):
         with self.db.reader() as session:
             self.assertEqual(
                 ['missing', 'returned', 'distrust'],
-                session.scalars(sa.select(models.Event.kind).order_by(
-                    models.Event.id)).all()[-3:])
+                session.scalars(sa.select(event_db.TABLE.c.kind).order_by(
+                    event_db.TABLE.c.id)).all()[-3:])
 
     def test_report_that_changes_something_says_when_it_came(self):
         self.set_reported_at(None)

@@ -12,6 +12,7 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import machine
@@ -59,9 +60,10 @@ class SightingCase(base.ConductorTestCase):
 
     def details(self):
         with self.db.reader() as session:
-            return session.scalars(sa.select(models.Event.detail).where(
-                models.Event.kind == 'distrust', models.Event.host == 'h1',
-            ).order_by(models.Event.id)).all()
+            return session.scalars(sa.select(event_db.TABLE.c.detail).where(
+                event_db.TABLE.c.kind == 'distrust',
+                event_db.TABLE.c.host == 'h1',
+            ).order_by(event_db.TABLE.c.id)).all()
 
 
 class TravelTest(SightingCase):

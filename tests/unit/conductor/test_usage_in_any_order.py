@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import audit
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import clocks
@@ -290,10 +291,9 @@ class UsageMachine(RuleBasedStateMachine):
     def usages(self):
         with self.case.db.reader() as session:
             return {row.assignment_uuid: [row.began_at, row.ended_at]
-                    for row in session.execute(sa.select(
-                        models.Usage.assignment_uuid, models.Usage.began_at,
-                        models.Usage.ended_at).where(
-                            models.Usage.host.in_(HONEST)))}
+                    for row in session.execute(
+                        sa.select(usage_db.TABLE)
+                        .where(usage_db.TABLE.c.host.in_(HONEST)))}
 
     @invariant()
     def usage_is_as_expected(self):
@@ -313,7 +313,7 @@ class UsageMachine(RuleBasedStateMachine):
         """Each second of use in audited periods is in one notification."""
         with self.case.db.reader() as session:
             state = session.scalars(sa.select(models.NotificationState)).one()
-            usages = session.scalars(sa.select(models.Usage)).all()
+            usages = session.execute(sa.select(usage_db.TABLE)).all()
             session.expunge_all()
         found = notified.seconds(self.case.db)
         for usage in usages:

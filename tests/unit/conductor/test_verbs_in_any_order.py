@@ -28,7 +28,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -320,9 +320,9 @@ class VerbMachine(RuleBasedStateMachine):
     def usage_has_neither_gaps_nor_overlaps(self):
         with self.case.db.reader() as session:
             found = session.execute(sa.select(
-                models.Usage.assignment_uuid, models.Usage.device_uuid,
-                models.Usage.began_at, models.Usage.ended_at).order_by(
-                    models.Usage.began_at)).tuples().all()
+                usage_db.TABLE.c.assignment_uuid, usage_db.TABLE.c.device_uuid,
+                usage_db.TABLE.c.began_at, usage_db.TABLE.c.ended_at).order_by(
+                    usage_db.TABLE.c.began_at)).tuples().all()
         assert {uuid: device for uuid, device, _, _ in found} == self.used
         last = {}
         for uuid, device, began, ended in found:

@@ -16,7 +16,7 @@ from gpgpu_plugin.conductor import what_if
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
@@ -37,7 +37,7 @@ def rows(db):
     with db.engine.connect() as connection:
         return {table.name: sorted(map(str, connection.execute(
             sa.select(table)).all()))
-            for table in models.Base.metadata.sorted_tables}
+            for table in schema.METADATA.sorted_tables}
 
 
 def asked(count, resource_class='CUSTOM_GPU_H100', **fields):

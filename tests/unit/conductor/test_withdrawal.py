@@ -15,6 +15,7 @@ from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.objects import admin
@@ -51,10 +52,10 @@ class WithdrawalCase(test_cleaning.CleaningCase):
     def events(self, kind):
         with self.db.reader() as session:
             return [(row.device_uuid, row.detail)
-                    for row in session.scalars(
-                        sa.select(models.Event)
-                        .where(models.Event.kind == kind)
-                        .order_by(models.Event.id))]
+                    for row in session.execute(
+                        sa.select(event_db.TABLE)
+                        .where(event_db.TABLE.c.kind == kind)
+                        .order_by(event_db.TABLE.c.id))]
 
     def verdicts(self, uuid):
         return [record.fields['verdict']

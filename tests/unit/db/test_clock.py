@@ -15,8 +15,9 @@ from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host_answer
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.objects import scheduling
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -40,11 +41,12 @@ class ClockTest(base.DatabaseTestCase):
 
     def test_seconds_of_a_stored_time_are_whole(self):
         at = datetime.datetime(2026, 10, 31, 1, 2, 3, 987654)
-        self.add(models.Event(at=at, kind='x', actor='me'))
-        with self.db.reader() as session:
+        with self.db.writer() as session:
+            session.execute(sa.insert(event_db.TABLE).values(
+                at=at, kind='x', actor='me'))
             self.assertEqual(
                 int(at.replace(tzinfo=datetime.UTC).timestamp()),
-                session.scalar(sa.select(clock.seconds(models.Event.at))))
+                session.scalar(sa.select(clock.seconds(event_db.TABLE.c.at))))
 
     def test_time_of_a_transaction_is_read_once(self):
         with self.db.reader() as session:
@@ -84,7 +86,7 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
         """Return the times in all rows, in seconds, by column."""
         found = collections.defaultdict(set)
         with self.db.reader() as session:
-            for table in models.Base.metadata.sorted_tables:
+            for table in schema.METADATA.sorted_tables:
                 for column in table.columns:
                     if column.type.python_type is datetime.datetime:
                         found[str(column)] = {

@@ -10,15 +10,14 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from tests.fixtures import clocks
 from tests.unit.conductor import base as conductor_base
 from tests.unit.db import base
 
 
 def events(session):
-    return session.scalars(sa.select(models.Event).order_by(
-        models.Event.id)).all()
+    return session.execute(sa.select(event_db.TABLE).order_by(
+        event_db.TABLE.c.id)).all()
 
 
 class NowTest(base.DatabaseTestCase):

@@ -16,6 +16,7 @@ from oslotest import base
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import schema
 from gpgpu_plugin.db import sync_lock
 from gpgpu_plugin.db.migrations import versions
 from tests.fixtures import conductor as conductor_fixture
@@ -33,7 +34,7 @@ class MigrationMixin:
                 connection, opts={'compare_type': True,
                                   'compare_server_default': True})
             self.assertEqual([], autogenerate.compare_metadata(
-                context, models.Base.metadata))
+                context, schema.METADATA))
 
     def test_from_every_revision(self):
         database.empty(self.db.engine)
@@ -86,7 +87,7 @@ class MigrationMixin:
             self.assertEqual([1], session.scalars(
                 sa.select(models.Cloud.id)).all())
         # The cuts were real: without transactions they leave tables behind.
-        tables = len(models.Base.metadata.tables) + 1
+        tables = len(schema.METADATA.tables) + 1
         self.assertEqual(
             set(range(1, tables + 1)) if engine.name == 'mysql'
             else {0, *self.tables_after_migrations()[:-1]}, left)

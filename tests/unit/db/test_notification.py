@@ -125,12 +125,12 @@ class UsageTest(NotificationCase):
     def test_end_has_the_seconds_and_never_less_than_none(self):
         granted = self.boot()
         with self.db.writer() as session:
-            session.execute(sa.update(models.Usage).values(began_at=NOW))
+            session.execute(sa.update(usage_db.TABLE).values(began_at=NOW))
             usage_db.end(session, [self.usage(granted)],
                          NOW + datetime.timedelta(seconds=75))
         self.assertEqual(75, self.data()['seconds'])
         with self.db.writer() as session:
-            session.execute(sa.update(models.Usage).values(ended_at=None))
+            session.execute(sa.update(usage_db.TABLE).values(ended_at=None))
             usage_db.end(session, [self.usage(granted)],
                          NOW - datetime.timedelta(seconds=75))
         data = self.data()
@@ -144,7 +144,7 @@ class UsageTest(NotificationCase):
                 (-hour, 2 * hour, 3600), (-hour, hour / 2, 1800),
                 (hour / 4, None, 2700), (hour / 4, hour / 2, 900)):
             with self.db.writer() as session:
-                session.execute(sa.update(models.Usage).values(
+                session.execute(sa.update(usage_db.TABLE).values(
                     began_at=NOW + began,
                     ended_at=None if ended is None else NOW + ended))
                 rows = usage_db.in_period(session, NOW, NOW + hour, 0, 10)

@@ -15,8 +15,10 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import purge
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import usage_list
 from tests.fixtures import clocks
 from tests.fixtures import database
@@ -69,14 +71,14 @@ class PurgeTest(base.ConductorTestCase):
             return set(session.scalars(sa.select(models.Assignment.uuid)))
 
     def test_everything_old_goes_but_the_last_assignment_of_a_device(self):
-        events = self.count(models.Event)
+        events = self.count(event_db.TABLE)
         self.assertGreater(events, 12)
         purged = self.purge()
         self.assertEqual((events, 2, True), (
             purged.events, purged.assignments, purged.complete))
         self.assertEqual({self.uuids[2]}, self.left())
-        self.assertEqual(3, self.count(models.Usage))
-        self.assertEqual(0, self.count(models.Event))
+        self.assertEqual(3, self.count(usage_db.TABLE))
+        self.assertEqual(0, self.count(event_db.TABLE))
 
     def abort(self):
         """Let a claim of the GPU end before a guest ran."""
@@ -128,7 +130,7 @@ class PurgeTest(base.ConductorTestCase):
             row.uuid for row in claims.of_host(self.db, 'h1')))
 
     def test_no_more_rows_than_asked_for_are_deleted(self):
-        events = self.count(models.Event)
+        events = self.count(event_db.TABLE)
         purged = self.purge(max_rows=events + 1)
         self.assertEqual((events, 1, False), (
             purged.events, purged.assignments, purged.complete))
@@ -145,7 +147,7 @@ class PurgeTest(base.ConductorTestCase):
             self.purge()
         for chunk in ' '.join(found).split('COMMIT'):
             self.assertLessEqual(chunk.count('DELETE'), 1)
-        self.assertEqual(3, self.count(models.Usage))
+        self.assertEqual(3, self.count(usage_db.TABLE))
 
     def export(self, *uuids):
         with self.db.writer() as session:
@@ -222,7 +224,7 @@ class PurgeTest(base.ConductorTestCase):
     def kept(self):
         with self.db.reader() as session:
             return set(session.scalars(
-                sa.select(models.Usage.assignment_uuid)))
+                sa.select(usage_db.TABLE.c.assignment_uuid)))
 
     def test_two_runs_at_once_keep_each_usage_once(self):
         with futures.ThreadPoolExecutor(2) as pool:

@@ -14,7 +14,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -41,8 +41,8 @@ class UsageMixin:
     def used(self, **where):
         with self.db.reader() as session:
             rows = [dict(row) for row in session.execute(
-                sa.select(models.Usage.__table__)
-                .order_by(models.Usage.id)).mappings()]
+                sa.select(usage_db.TABLE)
+                .order_by(usage_db.TABLE.c.id)).mappings()]
         return [row for row in rows
                 if all(row[name] == value for name, value in where.items())]
 

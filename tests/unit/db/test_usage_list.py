@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import usage_list
 from gpgpu_plugin.objects import usage as objects
 from tests.fixtures import tenant
@@ -35,7 +35,7 @@ class UsageListCase(base.ConductorTestCase):
 
     def add(self, uuid, began, ended, **values):
         with self.db.writer() as session:
-            session.add(models.Usage(**{
+            session.execute(sa.insert(usage_db.TABLE).values({
                 'assignment_uuid': uuid, 'instance_uuid': 'i1',
                 **tenant.TENANT, 'role': 'instance', 'host': 'h1',
                 'device_uuid': 'd1', 'address': '0000:18:00.0',
@@ -216,7 +216,7 @@ class PartitionTest(UsageListCase):
         def at(seconds):
             return NOON + datetime.timedelta(seconds=seconds)
         with self.db.writer() as session:
-            session.execute(sa.delete(models.Usage))
+            session.execute(sa.delete(usage_db.TABLE))
         expected = 0
         for number, (began, lasts) in enumerate(lives):
             ended = None if lasts is None else began + lasts

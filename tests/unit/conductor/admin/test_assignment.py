@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import patience
 from tests.unit.conductor import base
@@ -110,8 +110,8 @@ class EndTest(AssignmentCase):
         self.assertEqual({'dirty': 1, 'assigned': 1, 'available': 6},
                          self.states())
         with self.db.reader() as session:
-            [event] = session.scalars(sa.select(models.Event).where(
-                models.Event.kind == 'operator_end'))
+            [event] = session.execute(sa.select(event_db.TABLE).where(
+                event_db.TABLE.c.kind == 'operator_end'))
         self.assertEqual((first, 'i1', 'h1'), (
             event.assignment_uuid, event.instance_uuid, event.host))
         self.assertEqual(

@@ -11,7 +11,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.db import author
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import event as objects
 from tests.unit.conductor import base
 
@@ -68,8 +68,8 @@ class EventListTest(base.ConductorTestCase):
     def test_period_includes_its_begin_and_not_its_end(self):
         noon = datetime.datetime(2026, 11, 24, 12)
         with self.db.writer() as session:
-            session.execute(sa.update(models.Event).where(
-                models.Event.kind == 'release').values(at=noon))
+            session.execute(sa.update(event_db.TABLE).where(
+                event_db.TABLE.c.kind == 'release').values(at=noon))
         second = datetime.timedelta(seconds=1)
         for since, until, expected in (
                 (noon, noon + second, ['release']),

@@ -11,7 +11,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
@@ -161,8 +161,8 @@ class EnableTest(vgpu_base.VGPUTestCase):
         self.enable('T4-2Q')
         self.enable('T4-2Q', 'h1', enabled=False)
         with self.db.reader() as session:
-            events = session.scalars(sa.select(models.Event).order_by(
-                models.Event.id)).all()[-2:]
+            events = session.execute(sa.select(event_db.TABLE).order_by(
+                event_db.TABLE.c.id)).all()[-2:]
         self.assertEqual(
             [('type_enable', None, 'T4-2Q of T4'),
              ('type_disable', 'h1', 'T4-2Q of T4')],
