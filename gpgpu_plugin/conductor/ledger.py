@@ -41,16 +41,16 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
     :returns: seconds since the cleaning began; None: it is not known when
     """
     now = clock.utc(session)
-    end = ledger_db.lengthen(session, device.uuid)
-    began = end.started_at
+    end = ledger_db.chain(session, device.uuid)
+    began, settings = end.started_at, end.settings
     last = assignment_db.last_of_device(session, device.id)
     variant, policy = group_db.policy(session, device.group_id)
     if verdict is rules.Verdict.PASSED:
         for result in _settings(results):
-            end.settings = json.dumps(result.facts, sort_keys=True)
+            settings = json.dumps(result.facts, sort_keys=True)
     elif verdict is rules.Verdict.RELEASED:
         # The operator accepts the device as it is.
-        end.settings = None
+        settings = None
     ledger_db.add(session, end, rules.record(rules.Entry(
         device_uuid=device.uuid, number=end.number + 1,
         previous_hash=end.hash or '', host=host.name,
@@ -63,7 +63,7 @@ def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
         instance_uuid=last.instance_uuid if last else None,
         project_id=last.project_id if last else None, actor=actor,
         started_at=_text(began) if began else None,
-        finished_at=_text(now))))
+        finished_at=_text(now))), settings)
     # The clock may have been set back.
     return max(0.0, (now - began).total_seconds()) if began else None
 
@@ -96,12 +96,12 @@ def compared(session: orm.Session, device: device_db.AnyDevice,
     written by whoever took over the host. This compares them with what the
     last cleaning that passed found.
     """
-    end = ledger_db.chain(session, device.uuid)
-    if end is None or end.settings is None:
+    settings = ledger_db.chain(session, device.uuid).settings
+    if settings is None:
         return tuple(results)
     before = cleaning.StepResult(
         step=cleaning.SETTINGS, outcome=cleaning.Outcome.PASSED, reason='',
-        facts=json.loads(end.settings))
+        facts=json.loads(settings))
     return tuple(_judged(before, result) for result in results)
 
 

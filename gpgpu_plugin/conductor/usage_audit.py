@@ -19,7 +19,6 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage as usage_db
@@ -48,27 +47,27 @@ def run(db: api.Database, period: audit.AuditPeriod,
 
 def _write_chunk(period: audit.AuditPeriod, session: orm.Session) -> bool:
     """Write some notifications; return whether there may be more."""
-    state = outbox.lock_state(session)
+    locked = outbox.lock_state(session)
     now = clock.utc(session)
-    _leave_future(session, state, period, now)
+    state = _leave_future(session, locked, period, now)
     # What was begun is completed, even if the length was changed.
-    ending = state.auditing_until or _begin_next(state, period, now)
-    beginning = state.audited_until
-    if beginning is None or ending is None:
-        return False
-    rows = usage_db.in_period(
-        session, beginning, ending, state.audited_usage_id, CHUNK)
-    notification_db.usages_exist(session, rows, beginning, ending)
-    if len(rows) < CHUNK:
-        _begin_at(state, ending)
-    else:
-        state.audited_usage_id = rows[-1]['id']
-        state.auditing_until = ending
-    return True
+    if state.auditing_until is None:
+        state = _begin_next(state, period, now)
+    beginning, ending = state.audited_until, state.auditing_until
+    if beginning is not None and ending is not None:
+        rows = usage_db.in_period(
+            session, beginning, ending, state.audited_usage_id, CHUNK)
+        notification_db.usages_exist(session, rows, beginning, ending)
+        state = (_begin_at(state, ending) if len(rows) < CHUNK
+                 else state._replace(audited_usage_id=rows[-1]['id']))
+    if state != locked:
+        outbox.set_state(session, state)
+    return ending is not None
 
 
-def _leave_future(session: orm.Session, state: models.NotificationState,
-                  period: audit.AuditPeriod, now: datetime.datetime) -> None:
+def _leave_future(session: orm.Session, state: outbox.AuditState,
+                  period: audit.AuditPeriod,
+                  now: datetime.datetime) -> outbox.AuditState:
     """Go on with the present period, if later ones were written.
 
     The clock of the database was ahead.
@@ -76,7 +75,7 @@ def _leave_future(session: orm.Session, state: models.NotificationState,
     until = state.auditing_until or state.audited_until
     if (until is None or state.audited_since is None
             or until <= audit.ending(period, now)):
-        return
+        return state
     complete = audit.beginning(period, now - DELAY)
     journal.note(
         session, logging.ERROR,
@@ -84,31 +83,30 @@ def _leave_future(session: orm.Session, state: models.NotificationState,
         f'database has {now:%Y-%m-%d %H:%M:%S}: a clock was ahead. They go on '
         f'from {complete}. Periods before it may have none, and those from it '
         f'to {until} that were written have a second one, which is right')
-    _begin_at(state, complete)
-    state.audited_since = min(state.audited_since, complete)
+    return _begin_at(state, complete)._replace(
+        audited_since=min(state.audited_since, complete))
 
 
-def _begin_next(state: models.NotificationState, period: audit.AuditPeriod,
-                now: datetime.datetime) -> datetime.datetime | None:
-    """Return the end of the next period; None: it is not over yet."""
+def _begin_next(state: outbox.AuditState, period: audit.AuditPeriod,
+                now: datetime.datetime) -> outbox.AuditState:
+    """Begin with the next period, unless it is not over yet."""
     complete = audit.beginning(period, now - DELAY)
     if state.audited_until is None:
         # Nothing was promised for the time before notifications were enabled.
-        state.audited_since = state.audited_until = complete
-    earliest = _earliest(period, complete)
-    if state.audited_until < earliest:
-        _begin_at(state, earliest)
-    if state.audited_until >= complete:
-        return None
+        return state._replace(audited_since=complete, audited_until=complete)
+    beginning = max(state.audited_until, _earliest(period, complete))
+    if beginning > state.audited_until:
+        state = _begin_at(state, beginning)
     # Shorter than a period, if its length was changed.
-    return audit.ending(period, state.audited_until)
+    return state if beginning >= complete else state._replace(
+        auditing_until=audit.ending(period, beginning))
 
 
-def _begin_at(state: models.NotificationState,
-              beginning: datetime.datetime) -> None:
-    """Record that the next period begins at a time."""
-    state.audited_until, state.audited_usage_id = beginning, 0
-    state.auditing_until = None
+def _begin_at(state: outbox.AuditState,
+              beginning: datetime.datetime) -> outbox.AuditState:
+    """Return the state in which the next period begins at a time."""
+    return state._replace(audited_until=beginning, audited_usage_id=0,
+                          auditing_until=None)
 
 
 def _earliest(period: audit.AuditPeriod,

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of ``caller_keys``, ``executed_calls`` and ``clouds``."""
+"""Tables ``caller_keys``, ``executed_calls`` and ``clouds``.
+
+A key itself is not stored: it is derived from a master key and from kind, name
+and number (rpc.signature). A copy of a call that was executed is refused by
+all conductors. ``clouds`` has one row, the identity of this database's cloud.
+
+Unique keys: a number tells the keys of a caller apart, and a call is executed
+once. Index: calls to delete are found.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import dataclasses
+import datetime
 import secrets
-from collections.abc import Sequence
+import typing
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
@@ -14,12 +23,44 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import column
 from gpgpu_plugin.db import models
 
-_Key = models.CallerKey
-_Call = models.ExecutedCall
-_Cloud = models.Cloud
-_USE = sa.insert(models.Base.metadata.tables['executed_calls']).inline()
+TABLE = sa.Table(
+    'caller_keys', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('kind', sa.String(16), nullable=False,
+              comment='Kind of the caller, such as "host".'),
+    sa.Column('name', column.NAME, nullable=False,
+              comment='Name of the caller, such as that of the host.'),
+    sa.Column('number', sa.Integer, nullable=False,
+              comment='Random number of the key.'),
+    sa.Column('master_id', sa.String(16), nullable=False,
+              comment='ID of the master key.'),
+    sa.Column('created_at', sa.DateTime, nullable=False,
+              comment='When it was made (UTC).'),
+    sa.Column('revoked_at', sa.DateTime,
+              comment='From when on it is refused (UTC); NULL: it is valid.'),
+    sa.UniqueConstraint('kind', 'name', 'number'))
+
+CALLS = sa.Table(
+    'executed_calls', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('nonce', sa.String(64), nullable=False,
+              comment='Nonce of the signature.'),
+    sa.Column('until', sa.Double, nullable=False,
+              comment='When a copy is refused for its age, and the row '
+              'deleted, in seconds since the epoch.'),
+    sa.UniqueConstraint('nonce'),
+    sa.Index(None, 'until'))
+
+CLOUDS = sa.Table(
+    'clouds', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('uuid', column.UUID, nullable=False,
+              comment='Made with the table; hosts keep it.'))
+
+_USE = sa.insert(CALLS).inline()
 
 _FORGOTTEN = 300
 """Seconds by which the clock of a conductor may be behind the database's."""
@@ -28,17 +69,28 @@ _NUMBERS = 2 ** 31 - 1
 """Largest number of a key, as large as an INTEGER of all databases can be."""
 
 
-def _of(kind: str, name: str | orm.InstrumentedAttribute[str],
+class CallerKey(typing.NamedTuple):
+    """A key that was made for a caller."""
+
+    kind: str
+    name: str
+    number: int
+    master_id: str
+    created_at: datetime.datetime
+    revoked_at: datetime.datetime | None
+
+
+def _of(kind: str, name: str | sa.SQLColumnExpression[str],
         ) -> sa.ColumnElement[bool]:
-    return sa.and_(_Key.kind == kind, _Key.name == name)
+    return sa.and_(TABLE.c.kind == kind, TABLE.c.name == name)
 
 
 def is_valid(session: orm.Session, kind: str, name: str,
              number: int) -> bool:
     """Return whether a key was made and is not revoked."""
-    return session.scalar(sa.select(_Key.id).where(
-        _of(kind, name), _Key.number == number,
-        _Key.revoked_at.is_(None))) is not None
+    return session.scalar(sa.select(TABLE.c.id).where(
+        _of(kind, name), TABLE.c.number == number,
+        TABLE.c.revoked_at.is_(None))) is not None
 
 
 def add(session: orm.Session, kind: str, name: str, master_id: str) -> int:
@@ -49,15 +101,15 @@ def add(session: orm.Session, kind: str, name: str, master_id: str) -> int:
     with them the same keys, also those that were revoked.
     """
     number = secrets.randbelow(_NUMBERS) + 1
-    session.add(_Key(kind=kind, name=name, number=number,
-                     master_id=master_id, created_at=clock.utc(session)))
-    session.flush()
+    session.execute(sa.insert(TABLE).values(
+        kind=kind, name=name, number=number, master_id=master_id,
+        created_at=clock.utc(session)))
     return number
 
 
 def cloud(session: orm.Session) -> str:
     """Return the UUID of the cloud of this database."""
-    return session.execute(sa.select(_Cloud.uuid)).scalar_one()
+    return str(session.scalars(sa.select(CLOUDS.c.uuid)).one())
 
 
 def set_cloud(session: orm.Session, uuid: str) -> None:
@@ -74,12 +126,12 @@ def set_cloud(session: orm.Session, uuid: str) -> None:
                    f'which would refuse them as those of {uuid}; if it '
                    f'replaces one that was lost, run "gpgpu-manage host '
                    f'delete" for each of them first')
-    session.execute(sa.update(_Cloud).values(uuid=uuid))
+    session.execute(sa.update(CLOUDS).values(uuid=uuid))
 
 
 def masters(session: orm.Session) -> set[str]:
     """Return the IDs of the master keys with which keys were made."""
-    return set(session.scalars(sa.select(_Key.master_id).distinct()))
+    return set(session.scalars(sa.select(TABLE.c.master_id).distinct()))
 
 
 def revoke(session: orm.Session, kind: str, name: str,
@@ -88,32 +140,35 @@ def revoke(session: orm.Session, kind: str, name: str,
 
     :param number: None: all
     """
-    found = session.scalars(
-        sa.select(_Key).where(
-            _of(kind, name), _Key.revoked_at.is_(None),
-            sa.true() if number is None else _Key.number == number)
-        .order_by(_Key.id)).all()
-    for key in found:
-        key.revoked_at = clock.utc(session)
-    return [key.number for key in found]
+    found = dict(session.execute(
+        sa.select(TABLE.c.id, TABLE.c.number).where(
+            _of(kind, name), TABLE.c.revoked_at.is_(None),
+            sa.true() if number is None else TABLE.c.number == number)
+        .order_by(TABLE.c.id)).tuples().all())
+    session.execute(sa.update(TABLE).where(TABLE.c.id.in_(found)).values(
+        revoked_at=clock.utc(session)))
+    return list(found.values())
 
 
-def all_keys(session: orm.Session) -> Sequence[_Key]:
+def all_keys(session: orm.Session) -> list[CallerKey]:
     """Return all keys, by caller and in the order in which they were made."""
-    return session.scalars(
-        sa.select(_Key).order_by(_Key.kind, _Key.name, _Key.id)).all()
+    return [CallerKey(*row) for row in session.execute(
+        sa.select(*(TABLE.c[name] for name in CallerKey._fields))
+        .order_by(TABLE.c.kind, TABLE.c.name, TABLE.c.id))]
 
 
 def has_valid(session: orm.Session, kind: str) -> bool:
     """Return whether some caller of a kind has a valid key."""
-    return session.scalar(sa.select(_Key.id).where(
-        _Key.kind == kind, _Key.revoked_at.is_(None)).limit(1)) is not None
+    return session.scalar(
+        sa.select(TABLE.c.id)
+        .where(TABLE.c.kind == kind, TABLE.c.revoked_at.is_(None))
+        .limit(1)) is not None
 
 
 def hosts_without_key(session: orm.Session) -> list[str]:
     """Return the names of live hosts that have no valid key, by name."""
-    valid = sa.select(_Key.id).where(
-        _of('host', models.Host.name), _Key.revoked_at.is_(None))
+    valid = sa.select(TABLE.c.id).where(
+        _of('host', models.Host.name), TABLE.c.revoked_at.is_(None))
     return list(session.scalars(
         sa.select(models.Host.name)
         .where(models.Host.deleted == 0, ~valid.exists())
@@ -167,5 +222,5 @@ def forget(session: orm.Session) -> None:
 
     Clocks of conductors may differ from that of the database.
     """
-    session.execute(sa.delete(_Call).where(
-        _Call.until < clock.now() - _FORGOTTEN))
+    session.execute(sa.delete(CALLS).where(
+        CALLS.c.until < clock.now() - _FORGOTTEN))

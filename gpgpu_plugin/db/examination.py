@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
@@ -66,7 +67,7 @@ def usages_of_unknown_hosts(session: orm.Session,
 
 def keys_of_unknown_hosts(session: orm.Session) -> list[tuple[str, int]]:
     """Return name and number of valid keys of hosts that do not exist."""
-    key = models.CallerKey
+    key = caller_key.TABLE.c
     live = sa.select(_Host.id).where(
         _Host.name == key.name, _Host.deleted == 0)
     return list(session.execute(

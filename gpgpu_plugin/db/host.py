@@ -13,6 +13,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import column
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import scheduling
@@ -34,8 +35,17 @@ _CHANGE = sa.update(_TABLE).where(
         changed_at=sa.bindparam('changed_at'))
 _WITH_IDS = models.Host.id.in_(sa.bindparam('ids', expanding=True))
 _BY_IDS = sa.select(models.Host).where(_WITH_IDS).order_by(models.Host.id)
-_LOCK_ROW = (sa.select(models.Lock)
-             .where(models.Lock.name == sa.bindparam('of_name'))
+
+LOCKS = sa.Table(
+    'locks', column.METADATA,
+    sa.Column('name', sa.String(32), primary_key=True,
+              comment='What the lock is for, such as "variants".'),
+    sa.Column('value', sa.BigInteger, nullable=False, default=0,
+              comment='Of "variants": number of changes of variants.'))
+"""Rows that are locked where no other row orders two writers."""
+
+_LOCK_ROW = (sa.select(LOCKS.c.name)
+             .where(LOCKS.c.name == sa.bindparam('of_name'))
              .with_for_update())
 
 
@@ -204,9 +214,9 @@ def _session(host: models.Host) -> orm.Session:
     return session
 
 
-def lock_row(session: orm.Session, name: str) -> models.Lock:
-    """Return one row of ``locks``, locked until the transaction ends."""
-    return session.scalars(_LOCK_ROW, {'of_name': name}).one()
+def lock_row(session: orm.Session, name: str) -> None:
+    """Lock one row of ``locks`` until the transaction ends."""
+    session.execute(_LOCK_ROW, {'of_name': name}).one()
 
 
 def silence(host: models.Host) -> float:

@@ -23,40 +23,12 @@ import datetime
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import caller_key_tables
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import ledger_tables
-from gpgpu_plugin.db import notification_tables
-from gpgpu_plugin.db import request_tables
-from gpgpu_plugin.db import sighting
 from gpgpu_plugin.db import variant_tables
 
 Base = column.Base
-Cleaning = ledger_tables.Cleaning
-CleaningChain = ledger_tables.CleaningChain
-Sighting = sighting.Sighting
-CountedInstance = request_tables.CountedInstance
-RequestKind = request_tables.RequestKind
-CallerKey = caller_key_tables.CallerKey
-Cloud = caller_key_tables.Cloud
-ExecutedCall = caller_key_tables.ExecutedCall
-HostAnswer = caller_key_tables.HostAnswer
-Notification = notification_tables.Notification
-NotificationState = notification_tables.NotificationState
 Variant = variant_tables.Variant
 VariantChange = variant_tables.VariantChange
-
-
-class Lock(Base):
-    """Rows that are locked where no other row orders two writers."""
-
-    __tablename__ = 'locks'
-    name: orm.Mapped[str] = orm.mapped_column(
-        sa.String(32), primary_key=True,
-        comment='What the lock is for, such as "variants".')
-    value: orm.Mapped[int] = orm.mapped_column(
-        sa.BigInteger, default=0,
-        comment='Of "variants": number of changes of variants.')
 
 
 class Host(Base):

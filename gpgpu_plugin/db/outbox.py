@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications that wait to be sent, and what conductors agree on about them.
+"""Tables of notifications that wait to be sent, and of the state of sending.
 
-They are added in the transaction of the change and read after it. One
+Notifications are added in the transaction of the change and read after it. One
 conductor at a time sends them: it has a lease by the clock of the database.
 If its lease ends before its batch, another one sends the same notifications
-again, in the same order.
+again, in the same order, which is that of ``id``.
+
+Unique key of ``notifications``: what was sent is deleted by its message id as
+well, since a database may give an id again. ``notification_states`` has one
+row, named ``all``, for what all conductors share.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import column
 from gpgpu_plugin.db import journal
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import notification as objects
 
@@ -36,11 +40,59 @@ MOST_BYTES = 256 * 1024
 refuses more than 16 MiB, and all later notifications would wait for ever
 behind one that is refused."""
 
+TABLE = sa.Table(
+    'notifications', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('message_id', column.UUID, nullable=False,
+              comment='Identifies it for consumers, who may get it twice.'),
+    sa.Column('created_at', sa.Double, nullable=False,
+              comment='When the change was made, in seconds since the epoch.'),
+    sa.Column('message', column.LONG_TEXT, nullable=False,
+              comment='JSON of the message.'),
+    sa.UniqueConstraint('message_id'))
+
+STATES = sa.Table(
+    'notification_states', column.METADATA,
+    sa.Column('name', sa.String(32), primary_key=True, comment='"all".'),
+    sa.Column('sender', column.UUID,
+              comment='UUID of the conductor that sends; NULL: none.'),
+    sa.Column('sends_until', sa.Double,
+              comment='Until when that conductor sends, in seconds since '
+              'the epoch.'),
+    sa.Column('dropped', sa.BigInteger, nullable=False, default=0,
+              comment='Number of notifications that were deleted unsent, '
+              'because too many waited.'),
+    sa.Column('audited_until', sa.DateTime,
+              comment='End of the last period of which all "exists" '
+              'notifications were written (UTC); NULL before the first '
+              'audit.'),
+    sa.Column('audited_usage_id', sa.Integer, nullable=False, default=0,
+              comment='Last usage whose notification was written for the '
+              'period after that.'),
+    sa.Column('audited_since', sa.DateTime,
+              comment='Beginning of the first audit period (UTC); NULL '
+              'before the first audit.'),
+    sa.Column('auditing_until', sa.DateTime,
+              comment='End of a period of which some notifications were '
+              'written (UTC); NULL: there is none.'))
+
 _KEY = 'gpgpu_publisher'
-TABLE = models.Base.metadata.tables['notifications']
-_STATE = models.Base.metadata.tables['notification_states']
 _INSERT = sa.insert(TABLE).inline()
 _ALL = 'all'
+
+
+class AuditState(typing.NamedTuple):
+    """How far the ``exists`` notifications are, see the columns."""
+
+    audited_until: datetime.datetime | None
+    audited_usage_id: int
+    audited_since: datetime.datetime | None
+    auditing_until: datetime.datetime | None
+
+
+_LOCK_STATE = (
+    sa.select(*(STATES.c[name] for name in AuditState._fields))
+    .where(STATES.c.name == _ALL).with_for_update())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,8 +185,8 @@ def _row(message_id: str, publisher_id: str, now: float,
 def may_send(session: orm.Session, sender: str) -> bool:
     """Return whether a notification waits, and no other sender has it."""
     other = sa.exists().where(
-        _STATE.c.name == _ALL, _STATE.c.sender != sender,
-        _STATE.c.sends_until > clock.now())
+        STATES.c.name == _ALL, STATES.c.sender != sender,
+        STATES.c.sends_until > clock.now())
     return bool(session.scalar(sa.select(sa.and_(
         sa.exists().where(TABLE.c.id.is_not(None)), ~other))))
 
@@ -147,10 +199,10 @@ def acquire(session: orm.Session, sender: str, seconds: float) -> bool:
     """
     now = clock.now()
     done = typing.cast('sa.CursorResult[object]', session.execute(
-        sa.update(_STATE)
-        .where(_STATE.c.name == _ALL, sa.or_(
-            _STATE.c.sender.is_(None), _STATE.c.sender == sender,
-            _STATE.c.sends_until <= now))
+        sa.update(STATES)
+        .where(STATES.c.name == _ALL, sa.or_(
+            STATES.c.sender.is_(None), STATES.c.sender == sender,
+            STATES.c.sends_until <= now))
         .values(sender=sender, sends_until=now + seconds)))
     return done.rowcount == 1
 
@@ -158,8 +210,8 @@ def acquire(session: orm.Session, sender: str, seconds: float) -> bool:
 def give_up(session: orm.Session, sender: str) -> None:
     """Let any conductor send, unless another one does already."""
     session.execute(
-        sa.update(_STATE)
-        .where(_STATE.c.name == _ALL, _STATE.c.sender == sender)
+        sa.update(STATES)
+        .where(STATES.c.name == _ALL, STATES.c.sender == sender)
         .values(sender=None, sends_until=None))
 
 
@@ -186,8 +238,8 @@ def drop_oldest(session: orm.Session, limit: int) -> int:
     :returns: number of those that were deleted, ``CHUNK`` at most, which are
         counted for ``dropped``
     """
-    session.execute(sa.select(_STATE.c.name).where(
-        _STATE.c.name == _ALL).with_for_update())
+    session.execute(sa.select(STATES.c.name).where(
+        STATES.c.name == _ALL).with_for_update())
     least, greatest = session.execute(sa.select(
         sa.func.min(TABLE.c.id), sa.func.max(TABLE.c.id))).one()
     # Ids have gaps; counting the rows takes longer.
@@ -200,8 +252,8 @@ def drop_oldest(session: orm.Session, limit: int) -> int:
         sa.select(TABLE.c.id).order_by(TABLE.c.id).limit(excess)).all()
     session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
     session.execute(
-        sa.update(_STATE).where(_STATE.c.name == _ALL)
-        .values(dropped=_STATE.c.dropped + len(ids)))
+        sa.update(STATES).where(STATES.c.name == _ALL)
+        .values(dropped=STATES.c.dropped + len(ids)))
     return len(ids)
 
 
@@ -214,23 +266,25 @@ def number(session: orm.Session) -> int:
 def dropped(session: orm.Session) -> int:
     """Return how many notifications were deleted unsent, ever."""
     return int(session.scalars(
-        sa.select(_STATE.c.dropped).where(_STATE.c.name == _ALL)).one())
+        sa.select(STATES.c.dropped).where(STATES.c.name == _ALL)).one())
 
 
-def lock_state(session: orm.Session) -> models.NotificationState:
+def lock_state(session: orm.Session) -> AuditState:
     """Return the state, locked until the transaction ends.
 
     It must be the transaction's first statement, or follow the lock of a host
     (see db.api). Nobody locks a host after it.
     """
-    return session.scalars(
-        sa.select(models.NotificationState)
-        .where(models.NotificationState.name == _ALL)
-        .with_for_update()
-        .execution_options(populate_existing=True)).one()
+    return AuditState(*session.execute(_LOCK_STATE).one())
 
 
-def audited_until(state: models.NotificationState,
+def set_state(session: orm.Session, state: AuditState) -> None:
+    """Store the state, which the transaction has locked."""
+    session.execute(sa.update(STATES).where(STATES.c.name == _ALL)
+                    .values(state._asdict()))
+
+
+def audited_until(state: AuditState,
                   usage_id: int) -> datetime.datetime | None:
     """Return until when the ``exists`` notifications of a usage are written.
 

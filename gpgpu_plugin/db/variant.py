@@ -22,6 +22,8 @@ _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
         'memory_mib', 'unsupported_ok', 'allocation_policy',
         'link_partitions')
 
+_IS_LOCK = host_db.LOCKS.c.name == 'variants'
+
 COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
                 for name in ('name', 'traits', *_IDS))
 """Columns that ``value`` takes, in its order."""
@@ -93,13 +95,15 @@ def lock(session: orm.Session) -> None:
     The change gets a number, see ``change_number``. Must be the transaction's
     first statement (see db.api).
     """
-    host_db.lock_row(session, 'variants').value += 1
+    host_db.lock_row(session, 'variants')
+    session.execute(sa.update(host_db.LOCKS).where(_IS_LOCK).values(
+        value=host_db.LOCKS.c.value + 1))
 
 
 def change_number(session: orm.Session) -> int:
     """Return the number of changes of variants that were made so far."""
-    return session.scalars(sa.select(models.Lock.value).where(
-        models.Lock.name == 'variants')).one()
+    return int(session.scalars(
+        sa.select(host_db.LOCKS.c.value).where(_IS_LOCK)).one())
 
 
 def status(row: models.Variant) -> rules.Status:

@@ -21,6 +21,7 @@ from testtools import content
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import naming
@@ -332,10 +333,10 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
                 resource_class='CUSTOM_GPU_L40S', vgpu_type='passthrough')),
             fixed=True)
         self.check('key_of_unknown_host', lambda: self.sql(
-            sa.insert(models.CallerKey).values(
+            sa.insert(caller_key_db.TABLE).values(
                 kind='host', name='gone', number=1, master_id='none',
                 created_at=clocks.now())),
-            undo=lambda: self.sql(sa.delete(models.CallerKey)))
+            undo=lambda: self.sql(sa.delete(caller_key_db.TABLE)))
         free = self.free()
         self.check(
             'state_without_assignment',

@@ -33,7 +33,6 @@ ELSEWHERE = {
                               'select devices through it',
     'db/caller_key.py': 'conductor/test_caller_keys.py and cmd/test_key.py '
                         'call all of it',
-    'db/caller_key_tables.py': 'db/test_schema.py checks them',
     'db/sighting.py': 'conductor/test_sightings.py calls all of it',
     'cmd/cloud.py': 'cmd/test_doctor_cloud.py and cmd/test_why_not.py call '
                     'all of it',
@@ -48,16 +47,11 @@ ELSEWHERE = {
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'db/examination.py': 'conductor/test_examination.py calls all of it',
     'db/host_answer.py': 'conductor/test_questions.py calls all of it',
-    'db/notification_tables.py': 'db/test_schema.py and db/test_outbox.py use '
-                                 'them',
-    'db/ledger_tables.py': 'db/test_schema.py and db/test_ledger.py use them',
     'db/variant_tables.py': 'db/test_schema.py checks them',
     'db/column.py': 'constants; db/test_schema.py checks the columns',
     'db/models.py': 'db/test_schema.py checks the tables',
     'db/migrations/env.py': _MIGRATION,
     'db/migrations/versions/v0001_initial.py': _MIGRATION,
-    'db/request_tables.py': 'db/test_schema.py and db/test_request_kind.py '
-                            'use it',
     'doctor/view.py': 'values, which the other tests of doctor make',
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '

@@ -39,10 +39,8 @@ def _head(session: orm.Session, uuid: str) -> ledger.Head:
     try:
         was_cleaned = bool(device_db.get(session, uuid).cleaned_steps)
     except exception.NotFound:
-        if end is None:
+        if end.id is None:
             raise
         was_cleaned = end.number > 0
-    if end is None:
-        return ledger.Head(device_uuid=uuid, was_cleaned=was_cleaned)
     return ledger.Head(device_uuid=uuid, number=end.number,
                        hash=end.hash or '', was_cleaned=was_cleaned)

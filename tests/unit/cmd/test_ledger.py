@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.domain import ledger
 from tests.fixtures import cleaned
 from tests.unit import test_meta
@@ -54,10 +54,11 @@ class HistoryCase(base.CommandTestCase):
     def forge(self):
         """Let the cleaning that failed have passed."""
         with self.db.reader() as session:
-            content = session.scalar(sa.select(models.Cleaning.content).where(
-                models.Cleaning.number == 1))
-        self.write(sa.update(models.Cleaning).where(
-            models.Cleaning.number == 1).values(content=content.replace(
+            content = session.scalar(
+                sa.select(ledger_db.TABLE.c.content)
+                .where(ledger_db.TABLE.c.number == 1))
+        self.write(sa.update(ledger_db.TABLE).where(
+            ledger_db.TABLE.c.number == 1).values(content=content.replace(
                 '"failed"', '"passed"')))
 
     def history(self, *options):
@@ -140,8 +141,8 @@ class HistoryTest(HistoryCase):
 
     def test_content_that_is_no_record_is_named_and_the_command_fails(self):
         for text in ('x', '[]', '{}', '{"results": [1]}'):
-            self.write(sa.update(models.Cleaning).where(
-                models.Cleaning.number == 1).values(
+            self.write(sa.update(ledger_db.TABLE).where(
+                ledger_db.TABLE.c.number == 1).values(
                     content=text, hash=ledger.digest(text)))
             for options in ((), ('--json',)):
                 result = self.history('--verify', *options)
@@ -150,8 +151,8 @@ class HistoryTest(HistoryCase):
                               result.err)
 
     def test_record_beyond_the_end_is_named_and_the_command_fails(self):
-        self.write(sa.update(models.CleaningChain).values(number=2))
-        self.write(sa.update(models.CleaningChain).values(
+        self.write(sa.update(ledger_db.CHAINS).values(number=2))
+        self.write(sa.update(ledger_db.CHAINS).values(
             hash=self.exported('--json')[1]['hash']))
         result = self.history('--verify')
         self.assertEqual(1, result.code)
@@ -159,8 +160,8 @@ class HistoryTest(HistoryCase):
 
     def test_record_that_is_missing_is_named_and_the_command_fails(self):
         for number in (3, 2):
-            self.write(sa.delete(models.Cleaning).where(
-                models.Cleaning.number == number))
+            self.write(sa.delete(ledger_db.TABLE).where(
+                ledger_db.TABLE.c.number == number))
             result = self.history('--verify')
             self.assertEqual(1, result.code)
             self.assertIn(f'record {number}: it is missing', result.err)

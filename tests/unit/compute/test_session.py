@@ -75,7 +75,7 @@ class SecondComputeTest(SessionCase):
     def test_host_stays_with_its_cloud(self):
         def be(name):
             self.conductor.db.write(lambda session: session.execute(
-                sa.update(caller_key._Cloud).values(uuid=name)))
+                sa.update(caller_key.CLOUDS).values(uuid=name)))
 
         with self.conductor.db.reader() as session:
             cloud = caller_key.cloud(session)

@@ -19,7 +19,6 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host_answer as host_answer_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import claim as claim_obj
@@ -82,7 +81,7 @@ class CallerKeysTest(base.ConductorTestCase):
         revoked = self.make()
         # As a backup from before is restored.
         self.db.write(lambda session: session.execute(
-            sa.delete(models.CallerKey)))
+            sa.delete(caller_key_db.TABLE)))
         self.assertNotEqual(revoked, self.make())
         self.assertFalse(self.keys.is_valid(
             Kind.HOST, 'h1', revoked.number))
@@ -117,7 +116,7 @@ class CallerKeysTest(base.ConductorTestCase):
     def executed(self):
         with self.db.reader() as session:
             return (set(session.scalars(sa.select(
-                models.ExecutedCall.nonce))), session.scalar(
+                caller_key_db.CALLS.c.nonce))), session.scalar(
                     sa.select(sa.func.count()).select_from(event_db.TABLE)
                     .where(event_db.TABLE.c.kind == 'refusal')))
 

@@ -7,6 +7,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
@@ -165,7 +166,7 @@ class CloudTest(ExaminationCase):
         return list(examination.cloud(self.db).drifts)
 
     def test_key_of_a_host_that_was_deleted_is_left(self):
-        self.sql(sa.insert(models.CallerKey).values(
+        self.sql(sa.insert(caller_key_db.TABLE).values(
             kind='host', name='h1', number=1, master_id='m1',
             created_at=clocks.now()))
         self.assertEqual([], self.drifts())

@@ -16,7 +16,7 @@ from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import ledger
@@ -221,29 +221,30 @@ class ChainTest(LedgerCase):
 
     def test_row_that_was_changed_is_found(self):
         with self.db.reader() as session:
-            content = session.scalar(sa.select(models.Cleaning.content).where(
-                models.Cleaning.number == 1))
-        self.write(sa.update(models.Cleaning).where(
-            models.Cleaning.number == 1).values(
+            content = session.scalar(
+                sa.select(ledger_db.TABLE.c.content)
+                .where(ledger_db.TABLE.c.number == 1))
+        self.write(sa.update(ledger_db.TABLE).where(
+            ledger_db.TABLE.c.number == 1).values(
                 content=content.replace('"failed"', '"passed"')))
         self.assertRegex(self.defect(self.uuid), 'record 1: its content')
 
     def test_row_that_was_deleted_is_found(self):
-        self.write(sa.delete(models.Cleaning).where(
-            models.Cleaning.number == 2))
+        self.write(sa.delete(ledger_db.TABLE).where(
+            ledger_db.TABLE.c.number == 2))
         self.assertRegex(self.defect(self.uuid), 'record 2: it is missing')
 
     def test_last_row_that_was_deleted_is_found(self):
-        self.write(sa.delete(models.Cleaning).where(
-            models.Cleaning.number == 3))
+        self.write(sa.delete(ledger_db.TABLE).where(
+            ledger_db.TABLE.c.number == 3))
         self.assertRegex(self.defect(self.uuid), 'record 3: it is missing')
 
     def test_last_row_that_was_deleted_with_its_note_is_not_found(self):
         """An export that was made before shows it; the database does not."""
         before = ledger_admin.list_all(self.db, self.uuid)
-        self.write(sa.delete(models.Cleaning).where(
-            models.Cleaning.number == 3))
-        self.write(sa.update(models.CleaningChain).values(
+        self.write(sa.delete(ledger_db.TABLE).where(
+            ledger_db.TABLE.c.number == 3))
+        self.write(sa.update(ledger_db.CHAINS).values(
             number=2, hash=before[1].hash))
         self.assertIsNone(self.defect(self.uuid))
         self.assertEqual(before[:2], ledger_admin.list_all(
@@ -255,8 +256,8 @@ class ChainTest(LedgerCase):
         self.assertEqual(['failed', 'released', 'passed'],
                          self.verdicts(self.uuid))
         self.assertIsNone(self.defect(self.uuid))
-        self.write(sa.delete(models.Cleaning).where(
-            models.Cleaning.number == 3))
+        self.write(sa.delete(ledger_db.TABLE).where(
+            ledger_db.TABLE.c.number == 3))
         self.assertRegex(self.defect(self.uuid), 'record 3: it is missing')
 
     def test_purge_leaves_the_chain_whole(self):

@@ -14,7 +14,7 @@ from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import request_kind
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import patience
@@ -79,8 +79,8 @@ class EndpointTest(base.ConductorTestCase):
         self.requests.run_once()
         with self.db.reader() as session:
             return {(row.vcpus, row.memory_mib, row.resource_class, row.units):
-                    row.arrivals for row in session.scalars(
-                        sa.select(models.RequestKind))}
+                    row.arrivals for row in session.execute(
+                        sa.select(request_kind.TABLE))}
 
     def test_builds_count_once_in_the_mix_without_gpus_too(self):
         for _ in range(2):

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import questions
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_answer as host_answer_db
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import compute_api
@@ -63,7 +63,7 @@ class QuestionsBase(base.ConductorTestCase):
 
     def rows(self):
         with self.db.reader() as session:
-            return len(session.scalars(sa.select(models.HostAnswer)).all())
+            return len(session.execute(sa.select(host_answer_db.TABLE)).all())
 
 
 class QuestionsTest(QuestionsBase):
@@ -115,8 +115,9 @@ class QuestionsTest(QuestionsBase):
         self.assertEqual(0, self.rows())
 
     def test_question_of_a_dead_conductor_is_deleted_by_a_later_one(self):
-        self.db.write(lambda session: session.add(models.HostAnswer(
-            question='old', host='h1', asked_at=0.0)))
+        self.db.write(lambda session: session.execute(
+            sa.insert(host_answer_db.TABLE).values(
+                question='old', host='h1', asked_at=0.0)))
         self.questions.usage(context.admin(), 'h1', [])
         self.assertEqual(0, self.rows())
 

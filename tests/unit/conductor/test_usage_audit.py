@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import usage_audit
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import audit
 from tests.fixtures import clocks
@@ -36,7 +35,7 @@ class UsageAuditTest(base.ConductorTestCase):
     def run_at(self, at, period=_Period.HOUR):
         """Return instance, hour and seconds of what is notified."""
         with self.db.writer() as session:
-            session.execute(sa.delete(models.Notification))
+            session.execute(sa.delete(outbox.TABLE))
         self.now = at
         usage_audit.run(self.db, period)
         return [(data['instance_uuid'], int(
@@ -80,7 +79,7 @@ class UsageAuditTest(base.ConductorTestCase):
         stops = iter([False, True])
         self.now = NOON + HOUR + 2 * MINUTE
         with self.db.writer() as session:
-            session.execute(sa.delete(models.Notification))
+            session.execute(sa.delete(outbox.TABLE))
         usage_audit.run(self.db, _Period.HOUR, lambda: next(stops))
         self.assertEqual(['assignment.exists'] * 2, notified.types(self.db))
         self.assertEqual(['i2', 'i3'], [
@@ -115,16 +114,16 @@ class UsageAuditTest(base.ConductorTestCase):
                          self.audited_in_part(_Period.DAY, _Period.HOUR))
 
     def test_usages_of_a_period_that_was_begun_are_audited_until_its_end(self):
-        state = models.NotificationState(
+        state = outbox.AuditState(
             audited_until=NOON + HOUR, audited_usage_id=500,
-            auditing_until=NOON + 2 * HOUR)
+            audited_since=NOON, auditing_until=NOON + 2 * HOUR)
         self.assertEqual(NOON + 2 * HOUR, outbox.audited_until(state, 7))
         self.assertEqual(NOON + HOUR, outbox.audited_until(state, 501))
 
     def test_time_before_the_first_audit_is_not_made_up_for(self):
         origin, left = self.evacuated_in_vain()
         with self.db.writer() as session:
-            session.execute(sa.update(models.NotificationState).values(
+            session.execute(sa.update(outbox.STATES).values(
                 audited_since=NOON + HOUR))
         self.run_at(NOON + 3 * HOUR + 2 * MINUTE)
         allocation_sync.compare(
@@ -202,12 +201,12 @@ class UsageAuditTest(base.ConductorTestCase):
 
     def test_first_audit_by_a_clock_that_was_ahead_promises_nothing(self):
         with self.db.writer() as session:
-            session.execute(sa.update(models.NotificationState).values(
+            session.execute(sa.update(outbox.STATES).values(
                 audited_since=NOON + 100 * HOUR,
                 audited_until=NOON + 100 * HOUR))
         self.run_at(NOON + 2 * MINUTE)
         with self.db.reader() as session:
-            state = session.scalars(sa.select(models.NotificationState)).one()
+            state = session.execute(sa.select(outbox.STATES)).one()
             self.assertEqual((NOON, NOON), (
                 state.audited_since, state.audited_until))
 
@@ -231,7 +230,7 @@ class AuditClockTest(base.ConductorTestCase):
                 usage_audit.run(self.db, _Period.HOUR)
         with self.db.reader() as session:
             until = session.scalars(
-                sa.select(models.NotificationState.audited_until)).one()
+                sa.select(outbox.STATES.c.audited_until)).one()
         # An hour may end meanwhile.
         self.assertIn(until, {
             audit.beginning(_Period.HOUR, at - usage_audit.DELAY)

@@ -25,7 +25,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.conductor.admin import usage as usage_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import audit
 from gpgpu_plugin.objects import claim as claim_obj
@@ -292,8 +292,8 @@ class UsageMachine(RuleBasedStateMachine):
         with self.case.db.reader() as session:
             return {row.assignment_uuid: [row.began_at, row.ended_at]
                     for row in session.execute(
-                        sa.select(usage_db.TABLE)
-                        .where(usage_db.TABLE.c.host.in_(HONEST)))}
+                        sa.select(usage_db.TABLE).where(
+                            usage_db.TABLE.c.host.in_(HONEST)))}
 
     @invariant()
     def usage_is_as_expected(self):
@@ -312,9 +312,8 @@ class UsageMachine(RuleBasedStateMachine):
     def audits_add_up_to_the_usage(self):
         """Each second of use in audited periods is in one notification."""
         with self.case.db.reader() as session:
-            state = session.scalars(sa.select(models.NotificationState)).one()
+            [state] = session.execute(sa.select(outbox.STATES))
             usages = session.execute(sa.select(usage_db.TABLE)).all()
-            session.expunge_all()
         found = notified.seconds(self.case.db)
         for usage in usages:
             until = (state.auditing_until

@@ -5,7 +5,6 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from gpgpu_plugin.db import ledger as ledger_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger
 from tests.fixtures import clocks
@@ -20,11 +19,11 @@ class LedgerTest(base.ConductorTestCase):
 
     def add(self, device='d1', **fields):
         with self.db.writer() as session:
-            end = ledger_db.lengthen(session, device)
+            end = ledger_db.chain(session, device)
             record = ledger.record(test_ledger.entry(
                 device_uuid=device, number=end.number + 1,
                 previous_hash=end.hash or '', **fields))
-            ledger_db.add(session, end, record)
+            ledger_db.add(session, end, record, '{}')
         return record
 
     def listed(self, device='d1', limit=99, after=0):
@@ -34,10 +33,10 @@ class LedgerTest(base.ConductorTestCase):
     def head(self, device='d1'):
         with self.db.reader() as session:
             end = ledger_db.chain(session, device)
-            return end and (end.number, end.hash, end.started_at)
+            return end.number, end.hash, end.started_at
 
     def test_device_without_a_record_has_no_chain(self):
-        self.assertEqual((None, ()), (self.head(), self.listed()))
+        self.assertEqual(((0, None, None), ()), (self.head(), self.listed()))
 
     def test_records_are_read_as_they_were_written(self):
         records = tuple(self.add(reason=f'r\u00e4{n}') for n in range(3))
@@ -62,7 +61,7 @@ class LedgerTest(base.ConductorTestCase):
         with self.db.engine.connect() as connection:
             self.assertRaises(
                 db_exception.DBDuplicateEntry, connection.execute,
-                sa.insert(models.Cleaning.__table__).values(
+                sa.insert(ledger_db.TABLE).values(
                     device_uuid='d1', number=1, content=record.content,
                     hash=record.hash))
 

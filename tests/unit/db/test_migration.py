@@ -14,8 +14,10 @@ from alembic import migration as alembic_migration
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.db import caller_key as caller_key_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import schema
 from gpgpu_plugin.db import sync_lock
 from gpgpu_plugin.db.migrations import versions
@@ -81,11 +83,11 @@ class MigrationMixin:
         with self.db.reader() as session:
             self.assertEqual(
                 [('variants', 0)], session.query(
-                    models.Lock.name, models.Lock.value).all())
+                    host_db.LOCKS.c.name, host_db.LOCKS.c.value).all())
             self.assertEqual(['all'], session.scalars(
-                sa.select(models.NotificationState.name)).all())
+                sa.select(outbox.STATES.c.name)).all())
             self.assertEqual([1], session.scalars(
-                sa.select(models.Cloud.id)).all())
+                sa.select(caller_key_db.CLOUDS.c.id)).all())
         # The cuts were real: without transactions they leave tables behind.
         tables = len(schema.METADATA.tables) + 1
         self.assertEqual(

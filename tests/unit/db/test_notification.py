@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage as usage_db
@@ -28,7 +27,7 @@ class NotificationCase(base.ConductorTestCase):
         """Return the types that were written since the last call."""
         found = notified.types(self.db)
         with self.db.writer() as session:
-            session.execute(sa.delete(models.Notification))
+            session.execute(sa.delete(outbox.TABLE))
         return found
 
     def data(self, number=-1):

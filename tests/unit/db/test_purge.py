@@ -17,6 +17,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import usage_list
@@ -60,11 +61,11 @@ class PurgeTest(base.ConductorTestCase):
     def test_old_notifications_that_were_not_sent_go(self):
         self.db.publish_as('gpgpu-conductor:c1')
         self.life(3)
-        written = self.count(models.Notification)
+        written = self.count(outbox.TABLE)
         self.assertGreater(written, 5)
         self.assertEqual(0, self.purge(days=1).notifications)
         self.assertEqual(written, self.purge().notifications)
-        self.assertEqual(0, self.count(models.Notification))
+        self.assertEqual(0, self.count(outbox.TABLE))
 
     def left(self):
         with self.db.reader() as session:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of how operators list and delete hosts."""
 
-import datetime
 
 import fixtures
 import oslo_messaging
@@ -15,7 +14,9 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import scheduling
 from tests.fixtures import cleaned
@@ -236,9 +237,8 @@ class NewHostTest(base.ConductorTestCase):
         for task in cleaning.tasks(self.db, 'h1')[:count]:
             cleaning.started(self.db, task.device_uuid, task.token, 'attempt')
             with self.db.writer() as session:
-                chain = session.query(models.CleaningChain).filter_by(
-                    device_uuid=task.device_uuid).one()
-                chain.started_at -= datetime.timedelta(seconds=seconds)
+                ledger_db.start(
+                    session, task.device_uuid, clock.utc(session, seconds))
             cleaning.finished(
                 self.db, task.device_uuid, 'attempt', task.steps,
                 results or cleaned.results(task.steps))
