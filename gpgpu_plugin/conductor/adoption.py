@@ -105,7 +105,7 @@ class Adopted(typing.NamedTuple):
             for row in self.ended], ended_at=now)
         for row in (*self.active, *self.ended):
             if objects.is_used(row.role, row.lease_expires_at):
-                usage_db.begin(session, [row.uuid], row.claimed_at or now,
+                usage_db.begin(session, [row.uuid], row.claimed_at,
                                ends_elsewhere=False)
         ended = [row.uuid for row in self.ended
                  if objects.is_used(row.role, row.lease_expires_at)]

@@ -120,7 +120,7 @@ def _offered(row: device_db.DeviceRow, parent_id: str | None,
     return value
 
 
-def must_be_cleaned(row: device_db.AnyDevice, variant: variant_rules.Variant,
+def must_be_cleaned(row: device_db.DeviceRow, variant: variant_rules.Variant,
                     *, offers_whole: bool) -> bool:
     """Return whether an available device must be cleaned before it is offered.
 
@@ -152,7 +152,7 @@ def must_be_cleaned(row: device_db.AnyDevice, variant: variant_rules.Variant,
     return not is_proven(row, variant.cleaning_policy)
 
 
-def required_steps(row: device_db.AnyDevice, policy: str) -> tuple[str, ...]:
+def required_steps(row: device_db.DeviceRow, policy: str) -> tuple[str, ...]:
     """Return the steps that the cleaning of a device must pass now.
 
     :param policy: the cleaning policy of its variant
@@ -163,7 +163,7 @@ def required_steps(row: device_db.AnyDevice, policy: str) -> tuple[str, ...]:
         and vgpus.mechanism is capability.VGPUMechanism.MDEV)
 
 
-def is_proven(row: device_db.AnyDevice, policy: str) -> bool:
+def is_proven(row: device_db.DeviceRow, policy: str) -> bool:
     """Return whether a device has passed all that is required of it now."""
     if row.kind == device_rules.DeviceKind.MDEV and row.cleaned_steps is None:
         # There is nothing yet that anybody could have used.

@@ -133,8 +133,8 @@ def _granted(session: orm.Session, host: models.Host,
     return objects.Claim(
         inventory=settle.settle(session, host, before, after),
         assignments=tuple(
-            _view(row, host, variants.get(row.device.group_id or 0, ''))
-            for row in assigned),
+            view(assignment_db.Active(row, host.name, variants.get(
+                row.device.group_id or 0))) for row in assigned),
         numa_nodes=selection.numa_nodes(request, after, assigned))
 
 
@@ -207,6 +207,7 @@ def _assign(session: orm.Session, host: models.Host,
             request=_fingerprint(request),
             # The host adds named devices to the allocation next.
             allocated=is_exact or allocated[unit.resource_class] > 0,
+            claimed_at=clock.utc(session),
             lease_expires_at=clock.epoch(session) + lease,
             host_generation=host.generation,
             source_host=request.source_host,
@@ -216,22 +217,17 @@ def _assign(session: orm.Session, host: models.Host,
     return assigned
 
 
-def view(row: models.Assignment, host: models.Host) -> objects.Assignment:
-    """Return an assignment as it crosses RPC."""
-    group = row.device.group
-    return _view(row, host, group.variant.name if group else '')
-
-
-def _view(row: assignment_db.AnyAssignment, host: models.Host,
-          variant: str) -> objects.Assignment:
+def view(active: assignment_db.Active) -> objects.Assignment:
+    """Return an active assignment as it crosses RPC."""
+    row, host, variant = active
     device = row.device
     return objects.Assignment(
-        uuid=row.uuid, instance_uuid=row.instance_uuid, host=host.name,
+        uuid=row.uuid, instance_uuid=row.instance_uuid, host=host,
         role=objects.ClaimRole(row.role),
         migration_uuid=row.migration_uuid or None,
         source_host=row.source_host, device_uuid=device.uuid,
         stable_id=device.stable_id, address=device.address,
-        variant=variant, resource_class=row.resource_class,
+        variant=variant or '', resource_class=row.resource_class,
         vgpu_type=row.vgpu_type,
         placement_id=device.placement_id, state=device.state,
         lease_expires_at=row.lease_expires_at,
@@ -256,12 +252,15 @@ def activate(db: api.Database, uuids: Sequence[str],
         missing = set(uuids) - {row.uuid for row in found}
         if missing:
             raise _not_active(missing)
-        assignment_db.set_guest_addresses(session, {
-            uuid: _checked(addresses)
-            for uuid, addresses in (guest_addresses or {}).items()
-            if uuid in uuids})
+        rows = activated(before, found)
+        rows = rows.put_assignments(*(
+            dataclasses.replace(row, guest_addresses=_checked(
+                guest_addresses[row.uuid]))
+            for row in rows.assignments
+            if guest_addresses and row.uuid in uuids
+            and row.uuid in guest_addresses))
         return settle.settle(session, host, before, driver_capacity.merged(
-            session, activated(before, found), driver_capacities))
+            session, rows, driver_capacities))
     if host_id is None:
         raise _not_active(uuids)
     return db.write(work)
@@ -270,9 +269,11 @@ def activate(db: api.Database, uuids: Sequence[str],
 def activated(rows: host_rows.HostRows,
               found: Iterable[assignment_db.AssignmentRow],
               ) -> host_rows.HostRows:
-    """Return the rows after the end of the leases of claims."""
-    waiting = [row for row in found
-               if row.device.state == _State.PROVISIONING]
+    """Return the rows after the end of the leases of claims.
+
+    :raises InvalidTransition: a device is in a state without this event
+    """
+    waiting = [row for row in found if row.device.state != _State.ASSIGNED]
     for row in waiting:
         rows = rows.apply(row.device, _Event.ACTIVATE)
     return rows.put_assignments(*(
@@ -280,16 +281,17 @@ def activated(rows: host_rows.HostRows,
     ).note('activate', waiting) if waiting else rows
 
 
-def _checked(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Return addresses in a guest; none if one of them is malformed.
+def _checked(addresses: Sequence[str]) -> str | None:
+    """Return JSON of addresses in a guest; None if one of them is malformed.
 
     A tenant gets them, and the host may send anything.
     """
     try:
-        return tuple(str(pci.PCIAddress.parse(address))
-                     for address in addresses[:_FUNCTIONS])
+        found = [str(pci.PCIAddress.parse(address))
+                 for address in addresses[:_FUNCTIONS]]
     except exception.Invalid:
-        return ()
+        return None
+    return json.dumps(found) if found else None
 
 
 def _not_active(uuids: Iterable[str]) -> exception.NotFound:
@@ -304,8 +306,7 @@ def of_host(db: api.Database,
         host = host_db.find(session, host_name)
         if host is None:
             return ()
-        return tuple(view(row, host)
-                     for row in assignment_db.of_hosts(session, [host.id]))
+        return tuple(map(view, assignment_db.of_hosts(session, [host.id])))
 
 
 def of_origin(db: api.Database, origin: session_obj.Origin,
@@ -315,8 +316,8 @@ def of_origin(db: api.Database, origin: session_obj.Origin,
         host = host_db.find(session, origin.host)
         sessions.check(host, origin, hear=False)
         assert host is not None
-        rows = assignment_db.of_hosts(session, [host.id])
-        missing = set(known) - {row.uuid for row in rows}
+        active = assignment_db.of_hosts(session, [host.id])
+        missing = set(known) - {found.row.uuid for found in active}
         unknown = missing - assignment_db.known(session, missing)
         if unknown:
             raise exception.SessionLost(
@@ -324,13 +325,12 @@ def of_origin(db: api.Database, origin: session_obj.Origin,
                 reason=f'it does not have assignments '
                        f'{", ".join(sorted(unknown))} in the book of the '
                        f'host')
-        return tuple(view(row, host) for row in rows)
+        return tuple(map(view, active))
 
 
 def of_instance(db: api.Database,
                 instance_uuid: str) -> tuple[objects.Assignment, ...]:
     """Return all active assignments of an instance."""
     with db.reader() as session:
-        return tuple(
-            view(row, session.get_one(models.Host, row.host_id))
-            for row in assignment_db.of_instance(session, instance_uuid))
+        return tuple(map(view, assignment_db.of_instance(
+            session, instance_uuid)))

@@ -152,7 +152,7 @@ def _lock(session: orm.Session, host_id: int, device_uuid: str,
     return host, rows, rows.device(device_uuid)
 
 
-def _token(device: device_db.AnyDevice) -> str | None:
+def _token(device: device_db.DeviceRow) -> str | None:
     """Return the attempt to clean a device, or what made it dirty."""
     return (device.clean_attempt if device.state == _State.CLEANING
             else device.clean_token)

@@ -18,6 +18,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import session as session_obj
@@ -67,7 +68,7 @@ def confirm(
     return db.write(work) if host_ids else ((), ())
 
 
-def _may_confirm(assignment: assignment_db.AnyAssignment, origin_id: int,
+def _may_confirm(assignment: assignment_db.AssignmentRow, origin_id: int,
                  origin: session_obj.Origin | None) -> bool:
     """Return whether the caller may confirm what was claimed.
 
@@ -95,7 +96,7 @@ def _host_ids(db: api.Database, confirmation: objects.MigrationConfirmation,
         source = assignment_db.host_ids(
             session, confirmation.source_assignments)
         claimed = [
-            assignment for assignment in assignment_db.of_instance(
+            assignment for assignment, *_ in assignment_db.of_instance(
                 session, confirmation.instance_uuid)
             if assignment.migration_uuid == confirmation.migration_uuid]
     own_id = speaker.id if speaker is not None else 0
@@ -159,7 +160,9 @@ def _confirmed(rows: host_rows.HostRows,
     """
     own = [row for row in destination if row.host_id == rows.id]
     if is_own:
-        rows = claims.activated(rows, own)
+        rows = claims.activated(rows, [
+            row for row in own
+            if row.device.state == device_rules.DeviceState.PROVISIONING])
     rows = releases.released(
         rows, [row for row in ended if row.host_id == rows.id])
     uuids = {row.uuid for row in own}

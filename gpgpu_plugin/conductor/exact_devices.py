@@ -86,7 +86,7 @@ def locate(session: orm.Session, names: Iterable[exact.DeviceName],
 
 
 def _find(session: orm.Session, name: exact.DeviceName,
-          ) -> tuple[models.Host, models.Device]:
+          ) -> tuple[models.Host, device_db.DeviceRow]:
     if name.uuid:
         try:
             device = device_db.get(session, name.uuid)

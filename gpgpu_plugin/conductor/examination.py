@@ -125,8 +125,9 @@ def _read(session: orm.Session, hosts: Sequence[models.Host],
     busy = examination_db.busy_devices(session, ids)
     usages = examination_db.running_usages(
         session, [host.name for host in hosts])
-    assigned: dict[int, list[models.Assignment]] = {host: [] for host in ids}
-    for row in assignment_db.of_hosts(session, ids):
+    assigned: dict[int, list[host_rows.Assignment]] = {
+        host: [] for host in ids}
+    for row, *_ in assignment_db.of_hosts(session, ids):
         assigned[row.host_id].append(row)
     return tuple(_record(
         host, groups[host.id], assigned[host.id], busy.get(host.id, ()),
@@ -134,7 +135,7 @@ def _read(session: orm.Session, hosts: Sequence[models.Host],
 
 
 def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
-            assigned: Sequence[models.Assignment],
+            assigned: Sequence[host_rows.Assignment],
             busy: Collection[tuple[str, str, str]],
             usages: Sequence[str]) -> view.HostRecord:
     providers = {group.rows.id: group.value.provider_uuid
@@ -155,7 +156,7 @@ def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
                 for row in group.rows.types))))
 
 
-def _assigned(row: models.Assignment,
+def _assigned(row: host_rows.Assignment,
               providers: Mapping[int, str]) -> view.AssignedRow:
     return view.AssignedRow(
         uuid=row.uuid, instance_uuid=row.instance_uuid,

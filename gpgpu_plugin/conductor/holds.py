@@ -95,12 +95,17 @@ def _clean_parts(rows: _Rows, device: host_rows.Device) -> _Rows:
     return rows
 
 
+def may_clean_anew(device: host_rows.Device) -> bool:
+    """Return whether a device can be cleaned that would not be otherwise."""
+    return device.state in (_State.AVAILABLE, _State.PROVISIONING) or (
+        device.state == _State.DIRTY and device.clean_attempt is not None)
+
+
 def clean_anew(rows: _Rows, device: host_rows.Device) -> _Rows:
     """Have a device cleaned before anybody else gets it (recleaning)."""
     now = rows.now(device)
+    if not may_clean_anew(now):
+        return rows
     # A claim that is aborted before the device was touched does not clean it.
-    if now.state in (_State.AVAILABLE, _State.PROVISIONING):
-        return rows.change(now, cleaned_steps=device_db.NOTHING_PASSED)
-    if now.state == _State.DIRTY and now.clean_attempt is not None:
-        return recleaning.try_again(rows, now)
-    return rows
+    return recleaning.try_again(rows, now) if now.state == _State.DIRTY else (
+        rows.change(now, cleaned_steps=device_db.NOTHING_PASSED))

@@ -25,12 +25,12 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger as rules
 
 
-def start(session: orm.Session, device: device_db.AnyDevice) -> None:
+def start(session: orm.Session, device: device_db.DeviceRow) -> None:
     """Note that the cleaning of a device begins now."""
     ledger_db.start(session, device.uuid, clock.utc(session))
 
 
-def add(session: orm.Session, host: models.Host, device: device_db.AnyDevice,
+def add(session: orm.Session, host: models.Host, device: device_db.DeviceRow,
         verdict: rules.Verdict, *, reason: str | None,
         steps: Sequence[str] = (),
         results: Sequence[cleaning.StepResult] = (),
@@ -87,7 +87,7 @@ def seconds_of_last(session: orm.Session,
     return found
 
 
-def compared(session: orm.Session, device: device_db.AnyDevice,
+def compared(session: orm.Session, device: device_db.DeviceRow,
              results: Sequence[cleaning.StepResult],
              ) -> tuple[cleaning.StepResult, ...]:
     """Return results in which changed settings are a failure.

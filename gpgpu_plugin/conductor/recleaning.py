@@ -28,7 +28,7 @@ _State = device_rules.DeviceState
 _NEW = 'this host has not cleaned it yet'
 
 
-def first_reason(device: device_db.AnyDevice) -> str | None:
+def first_reason(device: device_db.DeviceRow) -> str | None:
     """Return why a device is dirty that nobody used since it was first seen.
 
     :returns: None: it is not dirty, or for another reason

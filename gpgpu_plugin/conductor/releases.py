@@ -17,16 +17,17 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
-from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -186,7 +187,7 @@ def _check_foreign(rows: Iterable[assignment_db.AssignmentRow],
         raise sessions.not_owner(origin, 'the state of a device')
 
 
-def is_source(row: assignment_db.AnyAssignment,
+def is_source(row: assignment_db.AssignmentRow,
               origin: session_obj.Origin) -> bool:
     """Return whether another host claimed a device for a migration from here.
 
@@ -215,8 +216,12 @@ def _ended(rows: host_rows.HostRows,
     for row in ended:
         rows = _after(rows, row, kind, events)
         if fault is not None:
-            rows = holds.add(
-                rows, row.device, hold.HoldKind.FAILED, fault)
+            # Its cleaning is requested by the assignment as of any other.
+            reason = cleaning.shortened(fault)
+            rows = rows.hold(
+                row.device, hold.HoldKind.FAILED, reason).record(
+                    rows.now(row.device), ledger_rules.Verdict.QUARANTINED,
+                    reason)
     return rows.end({row.uuid for row in ended}).note(
         kind, ended, fault or detail,
         level=logging.WARNING if fault is not None else None)

@@ -278,11 +278,11 @@ def _update(rows: host_rows.HostRows, device: host_rows.Device,
     rows = exchange.check(rows, device, pci.Identity.of(function))
     # A guest of the service that managed the device may have used it. A GPU
     # that had VFs was not used itself.
-    is_told = (function.pf is not None or function.has_vfs
+    is_reported = (function.pf is not None or function.has_vfs
                or function.id not in scan.vgpu_capabilities)
     return recleaning.distrust(
         rows, device, f'no longer managed by {before.owner}',
-    ) if (is_told and before.owner and not function.owner
+    ) if (is_reported and before.owner and not function.owner
           and not before.has_vfs) else rows
 
 

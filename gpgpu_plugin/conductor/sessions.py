@@ -332,10 +332,10 @@ def digest(db: api.Database, origin: objects.Origin) -> int:
         check(host, origin, hear=False)
         assert host is not None
         host_db.heard(session, host.id)
-        rows = assignment_db.of_hosts(session, [host.id])
+        active = assignment_db.of_hosts(session, [host.id])
         return objects.digest(host.generation, (
             (row.uuid, row.instance_uuid, row.role, row.migration_uuid)
-            for row in rows))
+            for row, *_ in active))
     return db.write(work)
 
 

@@ -80,9 +80,7 @@ def settle(session: orm.Session, host: models.Host,
         session, host_rows.changed(before, stored))
     _begin_usage(session, before, stored, ending.at)
     _end_usage(session, host_rows.ended(before, stored), ending)
-    for event in after.events:
-        event_db.add_all(session, event.kind, host.name, event.objects,
-                         event.detail, level=event.level)
+    event_db.add_all(session, host.name, after.events)
     if _is_news(before, stored):
         host_db.change(host)
     return inventory.inventory(host, groups)
@@ -129,11 +127,20 @@ def _is_news(before: host_rows.HostRows,
     return (
         (before.by_id is not after.by_id and _are_news(
             before.devices, after.devices))
-        or list(before.assignments) != list(after.assignments)
+        or _are_others(before.assignments, after.assignments)
         or list(before.holds) != list(after.holds)
         or (before.empty_groups is not after.empty_groups and [
             _bare(group) for group in before.empty_groups] != [
                 _bare(group) for group in after.empty_groups]))
+
+
+def _are_others(before: Sequence[host_rows.Assignment],
+                after: Sequence[host_rows.Assignment]) -> bool:
+    """Return whether assignments differ, but for what their devices are."""
+    return len(before) != len(after) or any(
+        old is not now and dataclasses.replace(
+            old, device=now.device) != now
+        for old, now in zip(before, after, strict=True))
 
 
 def _are_news(before: Sequence[device_db.DeviceRow],

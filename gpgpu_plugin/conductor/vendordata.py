@@ -28,7 +28,6 @@ from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import claim as claim_obj
@@ -65,12 +64,13 @@ def gpus(db: api.Database, instance_uuid: str,
     """
     with db.reader() as session:
         rows = _of_guest(session, [
-            row for row in assignment_db.of_instance(session, instance_uuid)
-            if row.project_id == project_id])
+            active for active in assignment_db.of_instance(
+                session, instance_uuid)
+            if active.row.project_id == project_id])
         kinds: dict[_Kind, list[str | None]] = {}
-        for row in rows:
-            kinds.setdefault(_kind(session, row), []).append(
-                row.guest_addresses)
+        for active in rows:
+            kinds.setdefault(_kind(session, active), []).append(
+                active.row.guest_addresses)
     return [{**dict(kind), 'count': len(places), **_addresses(places)}
             for kind, places in sorted(kinds.items(), key=str)]
 
@@ -86,8 +86,8 @@ def _addresses(places: Collection[str | None]) -> dict[str, object]:
         json.loads(place) for place in places if place)}
 
 
-def _of_guest(session: orm.Session, found: Iterable[models.Assignment],
-              ) -> list[models.Assignment]:
+def _of_guest(session: orm.Session, found: Iterable[assignment_db.Active],
+              ) -> list[assignment_db.Active]:
     """Return the assignments of an instance's guest, which are of one claim.
 
     An instance has two sets of devices while it moves. Those of a resize's
@@ -97,23 +97,26 @@ def _of_guest(session: orm.Session, found: Iterable[models.Assignment],
     a host that calls: until the claim is activated, a usage on such a host
     goes on.
     """
-    rows = sorted((row for row in found if row.lease_expires_at is None
-                   or row.role == claim_obj.ClaimRole.INSTANCE),
-                  key=lambda row: row.id)
-    if rows and rows[-1].lease_expires_at is not None:
+    rows = [active for active in found if active.row.lease_expires_at is None
+            or active.row.role == claim_obj.ClaimRole.INSTANCE]
+    last = rows[-1].row if rows else None
+    if last is not None and last.lease_expires_at is not None:
         used = usage_db.going_on(
-            session, [row.uuid for row in rows], rows[-1].claimed_at)
-        rows = [row for row in rows if row.uuid in used] or rows
-    return [row for row in rows if (row.host_id, row.migration_uuid) == (
-        rows[-1].host_id, rows[-1].migration_uuid)]
+            session, [row.uuid for row, *_ in rows], last.claimed_at)
+        rows = [active for active in rows if active.row.uuid in used] or rows
+    return [active for active in rows if _claim(active) == _claim(rows[-1])]
 
 
-def _kind(session: orm.Session, row: models.Assignment) -> _Kind:
-    gpu = session.get(models.Device, row.device.parent_id or row.device_id)
-    function = device_db.pci_function(gpu or row.device)
+def _claim(active: assignment_db.Active) -> tuple[int, str]:
+    return active.row.host_id, active.row.migration_uuid
+
+
+def _kind(session: orm.Session, active: assignment_db.Active) -> _Kind:
+    row = active.row
+    gpus = device_db.of_ids(session, {row.device.parent_id or row.device.id})
+    function = device_db.pci_function(*gpus.values())
     return (
-        ('variant', row.device.group.variant.name
-         if row.device.group else None),
+        ('variant', active.variant),
         ('vendor_id', function.vendor), ('device_id', function.device),
         ('vgpu_type', None if row.vgpu_type == naming.PASSTHROUGH
          else row.vgpu_type))

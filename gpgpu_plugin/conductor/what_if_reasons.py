@@ -75,13 +75,13 @@ def _names(session: orm.Session, hosts: what_if_hosts.Hosts,
         variant = variant_db.to_domain(row)
         for vgpu_type in vgpu_type_db.of_variant(session, row.id):
             if variant.class_of(vgpu_type) in wanted:
-                names |= dict.fromkeys(name for name, _, _ in (
+                names |= dict.fromkeys(found.host for found in (
                     group_db.types_listed(
                         session, HOSTS, variant=row.name,
                         vgpu_type=vgpu_type)))
-    found = [name for name in names if hosts.is_target(name)][:HOSTS]
-    hosts.load(session, (host_db.get(session, name) for name in found))
-    return found
+    targets = [name for name in names if hosts.is_target(name)][:HOSTS]
+    hosts.load(session, (host_db.get(session, name) for name in targets))
+    return targets
 
 
 def _of_placement(kind: plan_mod.Kind,

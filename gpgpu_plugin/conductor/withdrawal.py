@@ -111,19 +111,20 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
         check_unassigned(
             before, [device, *before.children(device)], 'cleaned')
         _check_cleanable(before, device, parts)
-        rows = before
+        rows, changed = before, {}
         for part in before.with_vfs(device):
-            rows, _ = holds.remove(rows, part, _CLEANABLE, actor)
+            rows, removed = holds.remove(rows, part, _CLEANABLE, actor)
+            if removed:
+                changed[part.id] = part
         for part in parts:
-            rows = holds.clean_anew(rows, part)
-        return rows.note('clean', [
-            part for part in dict.fromkeys((
-                *before.with_vfs(device), *parts))
-            if rows.now(part) != part])
+            if holds.may_clean_anew(rows.now(part)):
+                rows = holds.clean_anew(rows, part)
+                changed[part.id] = part
+        return rows.note('clean', changed.values())
     change(db, uuid, rule)
 
 
-def waits_for_vfs(host_name: str, gpu: device_db.AnyDevice) -> str:
+def waits_for_vfs(host_name: str, gpu: device_db.DeviceRow) -> str:
     """Return why a GPU with VFs is dirty, and what to do about that."""
     return (f'the whole GPU was used, or may have been, and a GPU that has '
             f'VFs cannot be cleaned as a whole: remove the VFs of '

@@ -6,10 +6,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import json
+import typing
 from collections.abc import Collection
 from collections.abc import Iterable
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -20,6 +19,7 @@ from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
 
 _ORDER = (models.Host.name, models.Assignment.id)
@@ -55,10 +55,9 @@ class AssignmentRow:
     user_id: str
     flavor: str
     exact: bool
-    claimed_at: datetime.datetime | None = None
+    claimed_at: datetime.datetime
+    guest_addresses: str | None = None
 
-
-AnyAssignment = models.Assignment | AssignmentRow
 
 _NAMES = tuple(field.name for field in dataclasses.fields(AssignmentRow)
                if field.name != 'device')
@@ -67,6 +66,16 @@ COLUMNS = tuple(TABLE.c[name] for name in _NAMES)
 """Columns of an AssignmentRow after its device, in its order."""
 
 _INSERT = sa.insert(TABLE).inline()
+_ACTIVE = (
+    sa.select(models.Host.name, models.Variant.name, *COLUMNS,
+              *device_db.COLUMNS)
+    .select_from(TABLE)
+    .join(models.Host, models.Host.id == TABLE.c.host_id)
+    .join(device_db.TABLE, device_db.TABLE.c.id == TABLE.c.device_id)
+    .outerjoin(models.Group, models.Group.id == device_db.TABLE.c.group_id)
+    .outerjoin(models.Variant, models.Variant.id == models.Group.variant_id)
+    .where(TABLE.c.active == 1))
+_OF_DEVICE = 2 + len(COLUMNS)
 _END = (sa.update(TABLE)
         .where(TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
         .values(active=None, ended_at=sa.bindparam('at')))
@@ -88,7 +97,6 @@ def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
     values = [
         {name: getattr(row, name) for name in _NAMES} | {
             'device_id': row.device.id, 'active': None if ended_at else 1,
-            'claimed_at': row.claimed_at or clock.utc(session),
             'ended_at': ended_at}
         for row in rows]
     if values:
@@ -110,13 +118,13 @@ def update(session: orm.Session,
 
     :param changes: each assignment before and after its change
     """
-    alike: dict[tuple[tuple[str, object], ...], list[str]] = {}
+    by_values: dict[tuple[tuple[str, object], ...], list[str]] = {}
     for before, now in changes:
         values = tuple((name, getattr(now, name)) for name in _NAMES
                        if getattr(before, name) != getattr(now, name))
         if values:
-            alike.setdefault(values, []).append(now.uuid)
-    for values, uuids in alike.items():
+            by_values.setdefault(values, []).append(now.uuid)
+    for values, uuids in by_values.items():
         session.execute(_update(tuple(name for name, _ in values)), {
             'uuids': uuids, **dict(values)})
 
@@ -132,33 +140,35 @@ def _update(names: Sequence[str]) -> sa.Update:
             .values({name: sa.bindparam(name) for name in names}))
 
 
-def set_guest_addresses(
-        session: orm.Session,
-        addresses: Mapping[str, Sequence[str]]) -> None:
-    """Store where guests have their devices, by UUID; empty: unknown."""
-    for uuid, found in addresses.items():
-        session.execute(
-            sa.update(TABLE).where(TABLE.c.uuid == uuid).values(
-                guest_addresses=json.dumps(found) if found else None))
+class Active(typing.NamedTuple):
+    """An active assignment.
+
+    ``host``: name of its host. ``variant``: that of the device's group; None:
+    the device is in no group.
+    """
+
+    row: AssignmentRow
+    host: str
+    variant: str | None
 
 
 def of_hosts(session: orm.Session,
-             host_ids: Collection[int]) -> list[models.Assignment]:
+             host_ids: Collection[int]) -> list[Active]:
     """Return the active assignments of hosts, in the order of their claims."""
-    return _active(session, models.Assignment.host_id.in_(host_ids))
+    return _listed(session, _ACTIVE.where(
+        TABLE.c.host_id.in_(host_ids)).order_by(TABLE.c.id))
 
 
-def of_instance(session: orm.Session,
-                instance_uuid: str) -> list[models.Assignment]:
+def of_instance(session: orm.Session, instance_uuid: str) -> list[Active]:
     """Return the active assignments of an instance, as ``of_hosts`` does."""
-    return _active(session, models.Assignment.instance_uuid == instance_uuid)
+    return _listed(session, _ACTIVE.where(
+        TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id))
 
 
 def listed(session: orm.Session, host: str | None = None,
            instance_uuid: str | None = None, limit: int | None = None,
-           marker: str | None = None,
-           ) -> list[tuple[models.Assignment, models.Host]]:
-    """Return active assignments with their hosts, in order of host and claim.
+           marker: str | None = None) -> list[Active]:
+    """Return active assignments in order of host and claim.
 
     :param host: name; None: of all hosts
     :param limit: number of rows at most; None: all
@@ -166,11 +176,7 @@ def listed(session: orm.Session, host: str | None = None,
         ended
     :raises NotFound: no such marker
     """
-    query = (
-        sa.select(models.Assignment, models.Host)
-        .join(models.Host, models.Assignment.host_id == models.Host.id)
-        .where(models.Assignment.active == 1)
-        .order_by(*_ORDER).limit(limit))
+    query = _ACTIVE.order_by(*_ORDER).limit(limit)
     if marker is not None:
         place = session.execute(
             sa.select(*_ORDER).join(
@@ -182,9 +188,16 @@ def listed(session: orm.Session, host: str | None = None,
     if host is not None:
         query = query.where(models.Host.name == host)
     if instance_uuid is not None:
-        query = query.where(
-            models.Assignment.instance_uuid == instance_uuid)
-    return list(session.execute(query).tuples().all())
+        query = query.where(TABLE.c.instance_uuid == instance_uuid)
+    return _listed(session, query)
+
+
+def _listed(session: orm.Session,
+            query: sa.Select[*tuple[typing.Any, ...]]) -> list[Active]:
+    return [
+        Active(AssignmentRow(device_db.DeviceRow(*row[_OF_DEVICE:]),
+                             *row[2:_OF_DEVICE]), row[0], row[1])
+        for row in session.execute(query)]
 
 
 def hosts_of_instance(session: orm.Session, instance_uuid: str,
@@ -243,14 +256,6 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
         models.Assignment.host_id == host_id))
 
 
-def _active(session: orm.Session,
-            where: sa.ColumnElement[bool]) -> list[models.Assignment]:
-    return list(session.scalars(
-        sa.select(models.Assignment)
-        .where(models.Assignment.active == 1, where)
-        .order_by(models.Assignment.id)))
-
-
 def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
     """Return the ids of the hosts of assignments, including ended ones."""
     return set(session.scalars(
@@ -300,7 +305,7 @@ _KNOWN = tuple(
         column.in_(sa.bindparam('uuids', expanding=True)))
     for column in (
         TABLE.c.uuid,
-        models.Base.metadata.tables['usages'].c.assignment_uuid))
+        usage_db.TABLE.c.assignment_uuid))
 
 
 def known(session: orm.Session, uuids: Collection[str]) -> set[str]:

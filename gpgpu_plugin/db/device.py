@@ -8,6 +8,7 @@ import functools
 import json
 import typing
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -79,8 +80,6 @@ class DeviceRow:
     holds: hold_db.Kinds = frozenset()
 
 
-AnyDevice = models.Device | DeviceRow
-
 NAMES = tuple(field.name for field in dataclasses.fields(DeviceRow)
                if field.name != 'holds')
 COLUMNS = tuple(TABLE.c[name] for name in NAMES)
@@ -90,9 +89,8 @@ _WRITTEN = tuple(name for name in NAMES
                  if name not in ('id', 'uuid', 'host_id'))
 """Columns that change."""
 
+_SELECT = sa.select(*COLUMNS)
 _INSERT = sa.insert(TABLE).returning(TABLE.c.uuid, TABLE.c.id)
-_WITH_UUID = sa.select(models.Device).where(
-    models.Device.uuid == sa.bindparam('of_uuid'))
 
 
 def _cached(kind: type[T]) -> Callable[[str], T]:
@@ -107,7 +105,7 @@ _vgpu_capability = _cached(capability.VGPUCapability)
 _driver_capacity = _cached(driver_capacity_mod.DriverCapacity)
 
 
-def pci_function(device: AnyDevice) -> pci.PCIFunction:
+def pci_function(device: DeviceRow) -> pci.PCIFunction:
     """Return the PCI function as the last scan of the device read it."""
     return _pci_function(device.pci_function)
 
@@ -117,27 +115,27 @@ def read_function(text: str) -> pci.PCIFunction:
     return _pci_function(text)
 
 
-def identity(device: AnyDevice) -> pci.Identity:
+def identity(device: DeviceRow) -> pci.Identity:
     """Return what any scan has found that tells the device from others."""
     if device.identity is None:
         return pci.Identity.of(pci_function(device))
     return _identity(device.identity)
 
 
-def vgpu_capability(device: AnyDevice) -> capability.VGPUCapability | None:
+def vgpu_capability(device: DeviceRow) -> capability.VGPUCapability | None:
     """Return the stored vGPU capability of the device."""
     return (None if device.vgpu_capability is None
             else _vgpu_capability(device.vgpu_capability))
 
 
-def driver_capacity(device: AnyDevice,
+def driver_capacity(device: DeviceRow,
                     ) -> driver_capacity_mod.DriverCapacity | None:
     """Return the driver report on the device that applies now."""
     return (None if device.driver_capacity is None
             else _driver_capacity(device.driver_capacity))
 
 
-def errors(device: models.Device) -> dict[str, int]:
+def errors(device: DeviceRow) -> dict[str, int]:
     """Return the errors of the device that its host has counted."""
     return {} if device.errors is None else codec.decode(
         dict[str, int], device.errors)
@@ -180,7 +178,7 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
         .order_by(models.Device.host_id).limit(limit)))
 
 
-def waits_for_vfs(device: AnyDevice) -> bool:
+def waits_for_vfs(device: DeviceRow) -> bool:
     """Return whether a dirty GPU waits until its VFs are removed.
 
     Its host resets no GPU that has VFs.
@@ -196,10 +194,9 @@ NOTHING_PASSED = ''
 def delete_of_host(session: orm.Session, host_id: int) -> None:
     """Delete the devices of a host, and their holds."""
     hold_db.delete_of_host(session, host_id)
-    session.execute(sa.update(models.Device).where(
-        models.Device.host_id == host_id).values(parent_id=None))
-    session.execute(sa.delete(models.Device).where(
-        models.Device.host_id == host_id))
+    session.execute(sa.update(TABLE).where(
+        TABLE.c.host_id == host_id).values(parent_id=None))
+    session.execute(sa.delete(TABLE).where(TABLE.c.host_id == host_id))
 
 
 def count_by_variant(session: orm.Session) -> dict[int, int]:
@@ -211,45 +208,53 @@ def count_by_variant(session: orm.Session) -> dict[int, int]:
 
 
 def at_address(session: orm.Session, host_id: int,
-               address: str) -> models.Device | None:
-    """Return the PCI function at an address of a host.
+               address: str) -> DeviceRow | None:
+    """Return the PCI function at an address of a host, without its holds.
 
     It is the one that is there now, else the last one that was; a retired one
     is none.
     """
-    return session.scalars(
-        sa.select(models.Device)
-        .where(models.Device.host_id == host_id,
-               models.Device.address == address,
-               models.Device.kind == str(device_rules.DeviceKind.PCI),
-               ~hold_db.is_held([hold.HoldKind.RETIRED]))
-        .order_by(models.Device.present.desc(), models.Device.id.desc())
-        .limit(1)).first()
+    return next(iter(_rows(session, _SELECT.where(
+        TABLE.c.host_id == host_id, TABLE.c.address == address,
+        TABLE.c.kind == str(device_rules.DeviceKind.PCI),
+        ~hold_db.is_held([hold.HoldKind.RETIRED]))
+        .order_by(TABLE.c.present.desc(), TABLE.c.id.desc()).limit(1))), None)
 
 
 def vfs_with_types(session: orm.Session,
-                   gpus: Iterable[int]) -> list[models.Device]:
+                   gpus: Iterable[int]) -> list[DeviceRow]:
     """Return the VFs of GPUs that have a type which nobody is assigned.
 
     :param gpus: ids
     """
-    return list(session.scalars(sa.select(models.Device).where(
-        models.Device.parent_id.in_(gpus), models.Device.present,
-        models.Device.kind == device_rules.DeviceKind.PCI,
-        models.Device.state == device_rules.DeviceState.AVAILABLE,
-        models.Device.vgpu_type.is_not(None))
-        .order_by(models.Device.stable_id)))
+    return _rows(session, _SELECT.where(
+        TABLE.c.parent_id.in_(gpus), TABLE.c.present,
+        TABLE.c.kind == str(device_rules.DeviceKind.PCI),
+        TABLE.c.state == str(device_rules.DeviceState.AVAILABLE),
+        TABLE.c.vgpu_type.is_not(None)).order_by(TABLE.c.stable_id))
 
 
-def get(session: orm.Session, uuid: str) -> models.Device:
-    """Return one device.
+def of_ids(session: orm.Session,
+           ids: Collection[int]) -> dict[int, DeviceRow]:
+    """Return devices without their holds, by id."""
+    return {device.id: device for device in _rows(
+        session, _SELECT.where(TABLE.c.id.in_(ids)))} if ids else {}
+
+
+def get(session: orm.Session, uuid: str) -> DeviceRow:
+    """Return one device without its holds.
 
     :raises NotFound: no such UUID
     """
-    device = session.scalar(_WITH_UUID, {'of_uuid': uuid})
-    if device is None:
+    found = _rows(session, _SELECT.where(TABLE.c.uuid == uuid))
+    if not found:
         raise exception.NotFound(kind='device', name=uuid)
-    return device
+    return found[0]
+
+
+def _rows(session: orm.Session,
+          query: sa.Select[*tuple[typing.Any, ...]]) -> list[DeviceRow]:
+    return [DeviceRow(*row) for row in session.execute(query)]
 
 
 def host_id(db: api.Database, uuid: str) -> int:
@@ -261,11 +266,11 @@ def host_id(db: api.Database, uuid: str) -> int:
         return get(session, uuid).host_id
 
 
-def replaced(session: orm.Session, device: AnyDevice) -> models.Device | None:
+def replaced(session: orm.Session, device: DeviceRow) -> DeviceRow | None:
     """Return the retired device whose place a device took."""
-    return session.scalar(sa.select(models.Device).where(
-        models.Device.host_id == device.host_id,
-        models.Device.replaced_by == device.uuid))
+    return next(iter(_rows(session, _SELECT.where(
+        TABLE.c.host_id == device.host_id,
+        TABLE.c.replaced_by == device.uuid))), None)
 
 
 _ENDS_VERDICT = frozenset({

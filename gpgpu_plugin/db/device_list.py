@@ -28,7 +28,7 @@ from gpgpu_plugin.domain import hold
 _State = device_rules.DeviceState
 # Row, and the names and UUIDs of ListedDevice in its order.
 _Select: typing.TypeAlias = (
-    'sa.Select[models.Device, str, str, str, str, str | None, str, str, str]')
+    'sa.Select[*tuple[typing.Any, ...]]')
 _ORDER = (models.Host.name, models.Device.stable_id)
 
 
@@ -43,7 +43,7 @@ class ListedDevice:
     :ivar own_state: see domain.device
     """
 
-    row: models.Device
+    row: device_db.DeviceRow
     host: str
     variant: str | None
     type: str | None
@@ -224,10 +224,11 @@ def get(session: orm.Session, uuid: str) -> ListedDevice:
 def _query() -> _Select:
     parent = orm.aliased(models.Device)
     return (
-        sa.select(models.Device, models.Host.name, models.Variant.name,
+        sa.select(models.Host.name, models.Variant.name,
                   models.Variant.type, models.Assignment.instance_uuid,
                   models.Assignment.project_id, parent.uuid, own_state(),
-                  shown_state())
+                  shown_state(), *device_db.COLUMNS)
+        .select_from(models.Device)
         .join(models.Host, models.Device.host_id == models.Host.id)
         .outerjoin(models.Group, models.Device.group_id == models.Group.id)
         .outerjoin(models.Variant,
@@ -240,10 +241,11 @@ def _query() -> _Select:
 
 def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
     return [
-        ListedDevice(row=row, host=host, variant=variant, type=type,
-                     used_by=used_by, project_id=project, parent=parent,
-                     own_state=own, shown_state=shown)
-        for row, host, variant, type, used_by, project, parent, own, shown
+        ListedDevice(row=device_db.DeviceRow(*row), host=host,
+                     variant=variant, type=type, used_by=used_by,
+                     project_id=project, parent=parent, own_state=own,
+                     shown_state=shown)
+        for host, variant, type, used_by, project, parent, own, shown, *row
         in session.execute(query)]
 
 

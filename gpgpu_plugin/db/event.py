@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -35,8 +36,8 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import scheduling
 
-_Objects = tuple[device_db.AnyDevice | None,
-                 assignment_db.AnyAssignment | None]
+_Objects = tuple[device_db.DeviceRow | None,
+                 assignment_db.AssignmentRow | None]
 
 Row = dict[str, object]
 """Values of an event, by column."""
@@ -90,28 +91,39 @@ _REASON = 64
 
 
 def add(session: orm.Session, kind: event.Kind, host: str | None = None,
-        device: device_db.AnyDevice | None = None,
-        assignment: assignment_db.AnyAssignment | None = None,
+        device: device_db.DeviceRow | None = None,
+        assignment: assignment_db.AssignmentRow | None = None,
         detail: str | None = None, *, level: int | None = None) -> None:
-    """Record what happened, to which device and assignment, as ``add_all``."""
-    add_all(session, kind, host, [(device, assignment)], detail, level=level)
+    """Record what happened, to which device and assignment."""
+    add_all(session, host, [Event(
+        kind, [(device, assignment)], detail, level)])
 
 
-def add_all(session: orm.Session, kind: event.Kind, host: str | None,
-            objects: Iterable[_Objects], detail: str | None = None, *,
-            level: int | None = None) -> None:
-    """Record the same for several devices, in one statement, at once.
+class Event(typing.NamedTuple):
+    """What happened to devices, each with its assignment.
 
-    :param level: of the line in the log; default that of the kind
+    ``level``: of the line in the log; None: that of the kind.
     """
-    objects = list(objects)
-    _log(session, kind, host, objects, detail, level)
-    common = {'at': clock.utc(session),
-              **_values(author.of(session), kind, host, detail)}
-    rows = [common | _objects(device, assignment)
-            for device, assignment in objects]
+
+    kind: event.Kind
+    objects: Sequence[_Objects]
+    detail: str | None = None
+    level: int | None = None
+
+
+def add_all(session: orm.Session, host: str | None,
+            events: Iterable[Event]) -> None:
+    """Record what happened on a host, in one statement."""
+    rows = []
+    for happened in events:
+        _log(session, host, happened)
+        common = _values(
+            author.of(session), happened.kind, host, happened.detail)
+        rows += [common | _objects(device, assignment)
+                 for device, assignment in happened.objects]
     if rows:
-        session.execute(_INSERT, rows)
+        at = clock.utc(session)
+        session.execute(_INSERT, [{'at': at, **row} for row in rows])
 
 
 def denied(by: author.Author, request: claim_obj.ClaimRequest,
@@ -165,10 +177,9 @@ def count_more(session: orm.Session, more: Mapping[int, int]) -> None:
         for event_id, number in sorted(more.items())])
 
 
-def _log(session: orm.Session, kind: event.Kind, host: str | None,
-         objects: Sequence[_Objects], detail: str | None,
-         level: int | None = None) -> None:
+def _log(session: orm.Session, host: str | None, happened: Event) -> None:
     """Log what an operator wants to read, when it is committed."""
+    kind, objects, detail, level = happened
     if level is None:
         level = (logging.WARNING if kind in event.WARNED
                  else logging.INFO if kind in event.INFORMED else None)
@@ -194,8 +205,8 @@ def _values(by: author.Author, kind: event.Kind, host: str | None,
         'detail': detail and cleaning.shortened(detail)}
 
 
-def _objects(device: device_db.AnyDevice | None,
-             assignment: assignment_db.AnyAssignment | None,
+def _objects(device: device_db.DeviceRow | None,
+             assignment: assignment_db.AssignmentRow | None,
              ) -> Row:
     return {
         'device_uuid': device.uuid if device else None,

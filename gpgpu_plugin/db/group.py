@@ -16,6 +16,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import variant as variant_rules
@@ -114,8 +115,10 @@ def host_ids_of_variant(session: orm.Session, variant_id: int, after: int,
 
 def listed(session: orm.Session, limit: int, host: str | None = None,
            variant: str | None = None, marker: str | None = None,
-           ) -> list[tuple[models.Host, models.Group]]:
+           ) -> list[tuple[str, int, int]]:
     """Return groups of live hosts, sorted by the hosts' names.
+
+    :returns: name and id of the host, and id of the group
 
     :param host: name of the only host
     :param variant: name of the only variant
@@ -123,7 +126,8 @@ def listed(session: orm.Session, limit: int, host: str | None = None,
     :raises NotFound: no such marker
     """
     query = _of_live_hosts(
-        sa.select(models.Host, models.Group), host, variant)
+        sa.select(models.Host.name, models.Host.id, models.Group.id),
+        host, variant)
     return list(session.execute(_page(
         session, query, limit, _ORDER, marker, _NAMES)).tuples())
 
@@ -131,8 +135,8 @@ def listed(session: orm.Session, limit: int, host: str | None = None,
 def types_listed(session: orm.Session, limit: int, host: str | None = None,
                  variant: str | None = None, marker: str | None = None,
                  vgpu_type: str | None = None, *, only_enabled: bool = False,
-                 ) -> list[tuple[str, models.Group, models.VGPUType]]:
-    """Return types of groups of live hosts, with the hosts' names.
+                 ) -> list[TypeOfGroup]:
+    """Return types of groups of live hosts.
 
     :param host: name of the only host
     :param variant: name of the only variant
@@ -142,8 +146,8 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
     :raises NotFound: no such marker
     """
     query = _of_live_hosts(
-        sa.select(models.Host.name, models.Group, models.VGPUType),
-        host, variant).join(
+        sa.select(models.Host.name, models.Group.id, *variant_db.COLUMNS,
+                  *vgpu_type_db.COLUMNS), host, variant).join(
             models.VGPUType, models.VGPUType.gpu_group_id == models.Group.id)
     if vgpu_type is not None:
         query = query.where(models.VGPUType.vgpu_type == vgpu_type)
@@ -152,7 +156,19 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
     # Not for the marker, which may have been disabled since.
     if only_enabled:
         query = query.where(models.VGPUType.enabled)
-    return list(session.execute(query).tuples())
+    of_type = 2 + len(variant_db.COLUMNS)
+    return [TypeOfGroup(row[0], row[1], variant_db.value(*row[2:of_type]),
+                        vgpu_type_db.VGPUTypeRow(*row[of_type:]))
+            for row in session.execute(query)]
+
+
+class TypeOfGroup(typing.NamedTuple):
+    """A type of a group; ``host`` is the name of the group's host."""
+
+    host: str
+    group_id: int
+    variant: variant_rules.Variant
+    type: vgpu_type_db.VGPUTypeRow
 
 
 _ORDER = (models.Host.name, models.Group.id)
@@ -189,10 +205,10 @@ def _page(session: orm.Session, query: _Select, limit: int,
 def _of_live_hosts(query: _Select, host: str | None,
                    variant: str | None) -> _Select:
     """Return a query of groups with their hosts and variants."""
-    query = (query.join(models.Host, models.Group.host_id == models.Host.id)
+    query = (query.select_from(models.Group)
+             .join(models.Host, models.Group.host_id == models.Host.id)
              .join(models.Variant,
                    models.Group.variant_id == models.Variant.id)
-             .options(orm.contains_eager(models.Group.variant))
              .where(models.Host.deleted == 0))
     if host is not None:
         query = query.where(models.Host.name == host)

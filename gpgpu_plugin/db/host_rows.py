@@ -24,6 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
@@ -42,15 +43,6 @@ GroupRows = group_db.GroupRows
 
 _SINCE_NOW = datetime.datetime.max
 """``since`` of a hold that is not stored yet."""
-
-
-class Event(typing.NamedTuple):
-    """What happened to devices, each with its assignment; see db.event."""
-
-    kind: event_rules.Kind
-    objects: Sequence[tuple[Device, Assignment | None]]
-    detail: str | None
-    level: int | None
 
 
 class Verdict(typing.NamedTuple):
@@ -82,7 +74,7 @@ class HostRows:
     assignments: Sequence[Assignment]
     empty_groups: Sequence[GroupRows]
     holds: Sequence[hold_db.Hold]
-    events: Sequence[Event] = ()
+    events: Sequence[event_db.Event] = ()
     verdicts: Sequence[Verdict] = ()
 
     # -- what there is ------------------------------------------------------
@@ -168,9 +160,13 @@ class HostRows:
     def put(self, *devices: Device) -> HostRows:
         """Return the rows with devices that changed or are new."""
         changed = {device.id: device for device in devices
-                   if self.by_id.get(device.id) is not device}
+                   if self.by_id.get(device.id) != device}
         if not changed:
             return self
+        if self.holds:
+            # A new part of a GPU is held with it.
+            changed = {device.id: device for device in _with_kinds(
+                changed.values(), self.holds)}
         return self._with(
             by_id={**self.by_id, **changed},
             assignments=[
@@ -241,9 +237,9 @@ class HostRows:
         """Return the rows with other holds of a device."""
         now = self.now(device)
         changed = dataclasses.replace(now, generation=now.generation + 1)
-        return self.put(*_with_kinds(
-            [changed, *self.children(now)], holds,
-            self.by_id))._with(holds=holds)
+        rows = self._with(holds=holds)
+        return rows.put(*_with_kinds(
+            [changed, *self.children(now)], holds))
 
     def note(self, kind: event_rules.Kind,
              objects: Iterable[Device | Assignment],
@@ -256,7 +252,7 @@ class HostRows:
         found = tuple((row, None) if isinstance(row, Device)
                       else (row.device, row) for row in objects)
         return self if not found else self._with(
-            events=(*self.events, Event(kind, found, detail, level)))
+            events=(*self.events, event_db.Event(kind, found, detail, level)))
 
     def record(self, device: Device, verdict: ledger_rules.Verdict,
                reason: str | None, actor: str | None = None) -> HostRows:
@@ -265,12 +261,19 @@ class HostRows:
             *self.verdicts, Verdict(device, verdict, reason, actor)))
 
 
-def _with_kinds(devices: Iterable[Device], holds: Collection[hold_db.Hold],
-                by_id: Mapping[int, Device]) -> list[Device]:
-    """Return devices with the kinds of their holds, and of their GPUs'."""
+def _own_kinds(
+        holds: Iterable[hold_db.Hold]) -> Mapping[int | None, set[str]]:
+    """Return the kinds of own holds, by the id of the device."""
     own: dict[int | None, set[str]] = collections.defaultdict(set)
     for found in holds:
         own[found.device_id].add(found.kind)
+    return own
+
+
+def _with_kinds(devices: Iterable[Device],
+                holds: Iterable[hold_db.Hold]) -> list[Device]:
+    """Return devices with the kinds of their holds, and of their GPUs'."""
+    own = _own_kinds(holds)
     result = []
     for device in devices:
         kinds = frozenset(own.get(device.id, set())
@@ -365,7 +368,7 @@ def _host_rows(host_id: int, name: str,
     rows = {row[_OF_DEVICE]: row for row in found}
     devices = [Device(*row[_OF_DEVICE:_OF_HOLD]) for row in rows.values()]
     by_id = {device.id: device for device in (
-        _with_kinds(devices, holds, {}) if holds else devices)}
+        _with_kinds(devices, holds) if holds else devices)}
     assignments = {
         row[0]: Assignment(by_id[id], *row[1:_OF_DEVICE])
         for id, row in rows.items() if row[0] is not None}
@@ -444,12 +447,20 @@ def changed(before: HostRows,
             after: HostRows) -> list[tuple[Device, Device]]:
     """Return each device whose row changed or is new, before and after that.
 
-    A new one was available, and nothing held it.
+    A new one was available, and nothing held it but its GPU. What began or
+    ended to hold a GPU is a change of the GPU, and not of its VFs.
     """
-    return [*_changed(before, after), *(
+    was, is_now = _own_kinds(before.holds), _own_kinds(after.holds)
+
+    def own(device: Device) -> hold_db.Kinds:
+        return frozenset(was.get(device.id, set())
+                         | is_now.get(device.parent_id, set()))
+    return [*(
+        (dataclasses.replace(old, holds=own(now)), now)
+        for old, now in _changed(before, after)), *(
         (dataclasses.replace(
             now, state=str(device_rules.DeviceState.AVAILABLE),
-            holds=frozenset()), now)
+            holds=own(now)), now)
         for id, now in after.by_id.items() if id not in before.by_id)]
 
 

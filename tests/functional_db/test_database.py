@@ -288,10 +288,11 @@ class FirstTypes(base.ConductorTestCase):
         sync = type_sync.sync
 
         def wait(*args):
-            sync(*args)
+            synced = sync(*args)
             if threading.current_thread() is reporter:
                 stored.set()
                 go_on.wait(300)
+            return synced
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.type_sync.sync', wait))
         reporter = threading.Thread(target=self.report_second_host)

@@ -81,7 +81,7 @@ def _listed(db: api.Database, host: str | None = None,
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
-        return [(row.claimed_at, claims.view(row, of_host)) for row, of_host
+        return [(active.row.claimed_at, claims.view(active)) for active
                 in assignment_db.listed(
                     session, host, instance, limit, marker)]
 

@@ -24,7 +24,6 @@ from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
@@ -75,7 +74,7 @@ def list_all(db: api.Database, host: str | None = None,
             for device in found)
 
 
-def _all_partitions(session: orm.Session, rows: Sequence[models.Device],
+def _all_partitions(session: orm.Session, rows: Sequence[device_db.DeviceRow],
                     ) -> dict[int, tuple[str, ...]]:
     """Return the names of the link partitions of devices, by their id.
 
@@ -137,12 +136,16 @@ def _reasons(session: orm.Session,
             foreign[uuid] += [
                 f'mdev {name}' if is_mdev else f'type {name} of {row.address}'
                 for name in vgpus.existing_vgpus]
+    of_vfs = device_db.of_ids(session, {
+        device.row.parent_id for device in devices
+        if device.row.parent_id is not None
+        and device.row.state == device_rules.DeviceState.DIRTY})
     waiting = {
         device.row.uuid: withdrawal.waits_for_vfs(device.host, gpu)
         for device in devices
         if device.row.state == device_rules.DeviceState.DIRTY
-        and device.row.parent_id is not None and device_db.waits_for_vfs(
-            gpu := session.get_one(models.Device, device.row.parent_id))}
+        and (gpu := of_vfs.get(device.row.parent_id or 0)) is not None
+        and device_db.waits_for_vfs(gpu)}
     return waiting | {
         uuid: f'vGPUs that gpgpu_plugin did not make are on it: '
               f'{", ".join(found)}'
@@ -177,7 +180,7 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
         **{name: getattr(function, name) for name in _OF_FUNCTION})
 
 
-def _reason(row: models.Device, host_name: str,
+def _reason(row: device_db.DeviceRow, host_name: str,
             held: Sequence[hold_db.Hold], other: str | None) -> str | None:
     """Return why a device is held, waits or is not used.
 

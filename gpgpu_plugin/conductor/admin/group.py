@@ -54,10 +54,11 @@ def list_all(db: api.Database, host: str | None = None,
         loaded = {
             group.rows.id: group
             for groups in capacity.load(
-                session, {row.id for row, _ in found}).values()
+                session, {host_id for _, host_id, _ in found}).values()
             for group in groups}
         states = host_states.HostStates(session, silent_after)
-        infos = [info(row.name, loaded[group.id]) for row, group in found]
+        infos = [info(name, loaded[group_id])
+                 for name, _, group_id in found]
         return tuple(dataclasses.replace(
             group, host_state=states.of(group.host),
             remaining=0 if states.is_closed(group.host) else group.remaining,

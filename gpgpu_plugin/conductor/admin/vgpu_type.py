@@ -57,22 +57,21 @@ def list_all(db: api.Database, host: str | None = None,
                 only_enabled=only_enabled)))
 
 
-def _infos(session: orm.Session,
-           found: Sequence[tuple[str, models.Group, models.VGPUType]],
+def _infos(session: orm.Session, found: Sequence[group_db.TypeOfGroup],
            ) -> tuple[objects.VGPUTypeInfo, ...]:
     """Return types with their stored capacities."""
     assigned = assignment_db.counts_by_type(
-        session, {group.id for _, group, _ in found})
-    return tuple(
-        _info(name, group, row, assigned.get((group.id, row.vgpu_type), 0))
-        for name, group, row in found)
+        session, {of_group.group_id for of_group in found})
+    return tuple(_info(of_group, assigned.get(
+        (of_group.group_id, of_group.type.vgpu_type), 0))
+        for of_group in found)
 
 
-def _info(host: str, group: models.Group, row: models.VGPUType,
+def _info(of_group: group_db.TypeOfGroup,
           assigned: int) -> objects.VGPUTypeInfo:
-    variant = variant_db.to_domain(group.variant)
+    variant, row = of_group.variant, of_group.type
     return objects.VGPUTypeInfo(
-        host=host, variant=variant.name, vgpu_type=row.vgpu_type,
+        host=of_group.host, variant=variant.name, vgpu_type=row.vgpu_type,
         resource_class=variant.class_of(row.vgpu_type),
         enabled=row.enabled, max_vgpu_per_pgpu=row.max_vgpu_per_pgpu,
         max_capacity=row.max_capacity,
@@ -81,7 +80,8 @@ def _info(host: str, group: models.Group, row: models.VGPUType,
         | {'video_ram': _video_ram(variant, row)})
 
 
-def _video_ram(variant: rules.Variant, row: models.VGPUType) -> int | None:
+def _video_ram(variant: rules.Variant,
+               row: vgpu_type_db.VGPUTypeRow) -> int | None:
     """Return the MiB of memory of a type; None: unknown.
 
     The variant's count of a whole GPU is exact.

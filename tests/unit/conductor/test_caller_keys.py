@@ -320,7 +320,7 @@ class TwiceTest(base.ConductorTestCase):
         """Have the host do what it does next."""
         if method == 'claim':
             with self.db.reader() as session:
-                claimed = [row.uuid for row in assignment_db.of_instance(
+                claimed = [row.uuid for row, *_ in assignment_db.of_instance(
                     session, 'i9')]
             releases.release(self.db, claimed)
         elif method in ('activate', 'report', 'compare_allocations'):

@@ -43,8 +43,9 @@ class RefusedVerbTest(vgpu_base.VGPUTestCase):
         is_held = state in (device_rules.QUARANTINED, device_rules.RETIRED)
         with self.db.writer() as session:
             row = device_db.get(session, device.uuid)
-            row.state = 'dirty' if is_held else str(state)
-            session.flush()
+            session.execute(sa.update(device_db.TABLE).where(
+                device_db.TABLE.c.id == row.id).values(
+                    state='dirty' if is_held else str(state)))
             rows.remove_holds(session, row.id)
             if is_held:
                 rows.hold(session, row.id, state, 'loud')

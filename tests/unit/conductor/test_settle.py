@@ -113,3 +113,19 @@ class SettleTest(base.ConductorTestCase):
                     ended is None for (ended,) in session.execute(
                         sa.text('SELECT ended_at FROM usages'))])
         self.assertEqual([[True], [False]], usages)
+
+    def test_health_of_an_assigned_gpu_is_no_news_either(self):
+        self.claim(8)
+        _, grown = self.settle(lambda rows: rows.change(
+            rows.devices[0], errors='{"aer": 1}'))
+        self.assertEqual(0, grown)
+
+    def test_events_of_all_devices_are_one_statement(self):
+        def rule(rows):
+            for device in rows.devices:
+                rows = rows.note('distrust', [device], device.address)
+            return rows
+        with self.statements() as found:
+            self.settle(rule)
+        self.assertEqual(1, len([
+            text for text in found if text.startswith('INSERT')]))

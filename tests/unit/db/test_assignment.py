@@ -26,11 +26,11 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
             self.assertEqual(active, [
-                row.uuid for row in assignment_db.of_hosts(
+                row.uuid for row, *_ in assignment_db.of_hosts(
                     session, [host.id])])
             self.assertEqual([], assignment_db.of_instance(session, 'i1'))
             self.assertEqual(active, [
-                row.uuid for row in assignment_db.of_instance(
+                row.uuid for row, *_ in assignment_db.of_instance(
                     session, 'i2')])
 
     def test_stable_ids_are_known_of_ended_ones_too(self):

@@ -62,10 +62,10 @@ class AddAllTest(conductor_base.ConductorTestCase):
             host = host_db.lock(session, 'h1')
             rows = host_rows.load_one(session, host.id).assignments
             with self.statements() as found:
-                event_db.add_all(session, 'claim', 'h1', [
+                event_db.add_all(session, 'h1', [event_db.Event('claim', [
                     (rows[0].device, rows[0]), (rows[1].device, None)],
-                    'why')
-                event_db.add_all(session, 'claim', 'h1', [])
+                    'why'), event_db.Event('claim', [])])
+                event_db.add_all(session, 'h1', [])
         self.assertEqual(1, len(found), found)
         with self.db.reader() as session:
             self.assertEqual(

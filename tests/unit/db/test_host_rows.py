@@ -13,6 +13,7 @@ from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger
+from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base as conductor_base
 from tests.unit.conductor import vgpu_base
@@ -155,6 +156,24 @@ class ValueTest(RowsCase):
         self.assertEqual([set(), {'failed'}, set()],
                          [device.holds for device in free.devices])
 
+    def test_new_part_of_a_held_gpu_is_held(self):
+        rows = self.rows()
+        gpu, vf1, _ = rows.devices
+        held = rows.hold(gpu, hold.HoldKind.DISABLED, None)
+        held = held.put(dataclasses.replace(
+            vf1, id=held.new_id(), uuid='new', stable_id='new'))
+        self.assertEqual({'disabled'}, held.device('new').holds)
+
+    def test_hold_of_a_gpu_is_a_change_of_the_gpu_alone(self):
+        before = self.rows()
+        gpu, vf1, _ = before.devices
+        after = before.hold(gpu, hold.HoldKind.FAILED, None).change(
+            vf1, clean_token='t')
+        self.assertEqual(
+            [(set(), {'failed'}), ({'failed'}, {'failed'})],
+            [(old.holds, now.holds)
+             for old, now in host_rows.changed(before, after)])
+
     def test_event_that_a_state_does_not_have_is_refused(self):
         rows = self.rows()
         self.assertRaisesRegex(
@@ -181,7 +200,7 @@ class StoreTest(RowsCase):
         self.ask('i1', Q4=1)
 
         def rule(rows):
-            gpu, vf1, vf2 = rows.devices
+            gpu, _, vf2 = rows.devices
             [assignment] = rows.assignments
             return rows.change(gpu, reason='x', errors='{}').apply(
                 assignment.device, _E.ACTIVATE).put_assignments(
@@ -216,7 +235,8 @@ class StoreTest(RowsCase):
                 role='instance', migration_uuid='', ordinal=0, vgpu_type='t',
                 resource_class='c', request='', allocated=False,
                 lease_expires_at=1.0, host_generation=1, source_host=None,
-                project_id='p', user_id='u', flavor='f', exact=False)]).hold(
+                project_id='p', user_id='u', flavor='f', exact=False,
+                claimed_at=clocks.now())]).hold(
                     new, hold.HoldKind.DISABLED, None)
         self.store(rule)
         now = self.rows()
