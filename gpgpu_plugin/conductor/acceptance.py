@@ -79,13 +79,11 @@ def _acceptable(rows: host_rows.HostRows,
 
 def _accept(rows: host_rows.HostRows, device: host_rows.Device,
             reason: str, actor: str) -> host_rows.HostRows:
-    group = rows.group_of(device)
-    policy = cleaning.DEFAULT if group is None else (
-        group.variant.cleaning_policy)
     return rows.record(
         device, ledger_rules.Verdict.ACCEPTED, cleaning.shortened(reason),
         actor).apply(
             device, device_rules.DeviceEvent.ACCEPT,
             cleaned_steps=cleaning.SEPARATOR.join(
-                capacity.required_steps(device, policy)),
+                capacity.required_steps(
+                    device, rows.cleaning_policy(device))),
             clean_token=None, clean_attempt=None, reason=None)

@@ -18,7 +18,6 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import group as group_rules
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.domain.allocation import request
@@ -72,9 +71,7 @@ def load(session: orm.Session,
 
 def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     ids = {device.id: device.stable_id for device in rows.devices}
-    offers_whole = any(
-        known.vgpu_type == naming.PASSTHROUGH and known.enabled
-        for known in rows.types)
+    offers_whole = rows.offers_whole
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),

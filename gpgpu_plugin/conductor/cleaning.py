@@ -81,14 +81,10 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                           and device.kind == device_rules.DeviceKind.PCI
                           and rows.gpu_of(device).uuid in replacing),
                 vgpu_type=device.vgpu_type,
-                steps=capacity.required_steps(device, _policy(group)),
+                steps=capacity.required_steps(
+                    device, rows.cleaning_policy(device)),
                 memory_mib=group.variant.memory_mib if group else None)
             for device in devices for group in [rows.group_of(device)])
-
-
-def _policy(group: host_rows.GroupRows | None) -> str:
-    """Return the cleaning policy of a group, or that of no group."""
-    return rules.DEFAULT if group is None else group.variant.cleaning_policy
 
 
 def _is_to_clean(rows: host_rows.HostRows,
@@ -209,7 +205,7 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
         group = rows.group_of(device)
         return rules.failure(
             ledger.compared(session, device, rules.bounded(results)),
-            capacity.required_steps(device, _policy(group)),
+            capacity.required_steps(device, rows.cleaning_policy(device)),
             group.variant.memory_mib if group else None)
 
 
@@ -230,7 +226,8 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         host, before, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
         group = before.group_of(device)
-        required = capacity.required_steps(device, _policy(group))
+        required = capacity.required_steps(
+            device, before.cleaning_policy(device))
         found = ledger.compared(session, device, rules.bounded(results))
         rows, kind, detail = _judged(
             before, device, required,

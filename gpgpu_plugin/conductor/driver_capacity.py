@@ -8,7 +8,6 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import report as report_obj
 
@@ -21,8 +20,7 @@ def merged(session: orm.Session, rows: host_rows.HostRows,
         return rows
     places = assignment_db.places(session, rows.id, [
         name for report in reported.values() for name in report.existing])
-    used = {device.stable_id: device.vgpu_type for device in rows.devices
-            if device.state != device_rules.DeviceState.AVAILABLE}
+    used = rows.types_in_use
     for stable_id, report in reported.items():
         gpu = rows.by_stable_id.get(stable_id)
         if gpu is not None:

@@ -96,7 +96,7 @@ def _clean_parts(rows: _Rows, device: host_rows.Device) -> _Rows:
 
 
 def may_clean_anew(device: host_rows.Device) -> bool:
-    """Return whether a device can be cleaned that would not be otherwise."""
+    """Return whether a device is cleaned only if ``clean_anew`` asks."""
     return device.state in (_State.AVAILABLE, _State.PROVISIONING) or (
         device.state == _State.DIRTY and device.clean_attempt is not None)
 

@@ -20,7 +20,6 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import naming
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
@@ -63,9 +62,7 @@ def clean_again(rows: host_rows.HostRows) -> host_rows.HostRows:
             continue
         group = groups.get(device.group_id or 0)
         must = group is not None and capacity.must_be_cleaned(
-            device, group.variant, offers_whole=any(
-                known.vgpu_type == naming.PASSTHROUGH and known.enabled
-                for known in group.types))
+            device, group.variant, offers_whole=group.offers_whole)
         if must and device.state == _State.AVAILABLE:
             rows = _make_dirty(rows, device)
         elif not must and device.state == _State.DIRTY:

@@ -235,11 +235,11 @@ def _after(rows: host_rows.HostRows, row: assignment_db.AssignmentRow,
         raise exception.Conflict(
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
-    event, group = events[state], rows.group_of(row.device)
+    event = events[state]
     # The cleaning policy may have become stricter.
-    if (event is _Event.ABORT_UNTOUCHED and group is not None
-            and not capacity.is_proven(
-                row.device, group.variant.cleaning_policy)):
+    if (event is _Event.ABORT_UNTOUCHED
+            and row.device.group_id is not None and not capacity.is_proven(
+                row.device, rows.cleaning_policy(row.device))):
         event = _Event.RELEASE
     return rows.apply(row.device, event, **(
         {'clean_token': row.uuid} if event is _Event.RELEASE else {}))

@@ -149,10 +149,9 @@ def _observe(session: orm.Session, host: models.Host,
             for name in vgpus.existing_vgpus}) | {
                 assignment.uuid: assignment.stable_id
                 for assignment in adopted},
-        used={device.stable_id: device.vgpu_type for device in rows.devices
-              if device.state != device_rules.DeviceState.AVAILABLE} | {
-                  assignment.stable_id: assignment.vgpu_type
-                  for assignment in adopted})
+        used={**rows.types_in_use, **{
+            assignment.stable_id: assignment.vgpu_type
+            for assignment in adopted}})
     absent = {device.stable_id for device in rows.devices
               if not device.present}
     new = set[str]()

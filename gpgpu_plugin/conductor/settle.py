@@ -47,7 +47,7 @@ class Ending(typing.NamedTuple):
 
 
 NOW = Ending()
-"""They end now, and nobody says more."""
+"""Assignments end now; nothing else is known of their end."""
 
 
 def change(session: orm.Session, host: models.Host,
@@ -163,7 +163,7 @@ def _published(device: device_db.DeviceRow) -> tuple[object, ...]:
 def _bare(group: host_rows.GroupRows) -> host_rows.GroupRows:
     """Return a group without ids and capacities, which follow from others.
 
-    Nobody is told whose policy it has.
+    Whose policy it has is not published.
     """
     return dataclasses.replace(group, id=0, own_policy=False, types=[
         dataclasses.replace(row, id=0, max_vgpu_per_pgpu=0, max_capacity=0,

@@ -100,7 +100,7 @@ def add(session: orm.Session, kind: event.Kind, host: str | None = None,
 
 
 class Event(typing.NamedTuple):
-    """What happened to devices, each with its assignment.
+    """An event of devices, each with its assignment.
 
     ``level``: of the line in the log; None: that of the kind.
     """

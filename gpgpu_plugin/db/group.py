@@ -19,6 +19,7 @@ from gpgpu_plugin.db import page
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning as cleaning_rules
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as variant_rules
 
 
@@ -51,6 +52,12 @@ class GroupRows:
     devices: Sequence[device_db.DeviceRow] = ()
     foreign_vgpus: Sequence[device_db.DeviceRow] = ()
     assignments: Sequence[assignment_db.AssignmentRow] = ()
+
+    @property
+    def offers_whole(self) -> bool:
+        """Return whether guests can get whole GPUs."""
+        return any(row.vgpu_type == naming.PASSTHROUGH and row.enabled
+                   for row in self.types)
 
 
 _TYPES = models.Base.metadata.tables['vgpu_types']

@@ -30,6 +30,7 @@ from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import variant as variant_rules
@@ -46,7 +47,7 @@ _SINCE_NOW = datetime.datetime.max
 
 
 class Verdict(typing.NamedTuple):
-    """A record of the ledger of a device, which is as it was before it."""
+    """Record for the ledger; ``device`` is as it was before the verdict."""
 
     device: Device
     verdict: ledger_rules.Verdict
@@ -147,6 +148,18 @@ class HostRows:
         return next((group for group in self.empty_groups
                      if group.id == device.group_id), None)
 
+    def cleaning_policy(self, device: Device) -> str:
+        """Return the policy of a device's variant, the default without one."""
+        group = self.group_of(device)
+        return cleaning.DEFAULT if group is None else (
+            group.variant.cleaning_policy)
+
+    @functools.cached_property
+    def types_in_use(self) -> Mapping[str, str | None]:
+        """Return the types of devices that are not available, by stable id."""
+        return {device.stable_id: device.vgpu_type for device in self.devices
+                if device.state != device_rules.DeviceState.AVAILABLE}
+
     def holds_of(self, device: Device) -> Mapping[str, hold_db.Hold]:
         """Return the own holds of a device, by kind."""
         return {found.kind: found for found in self.holds
@@ -200,7 +213,7 @@ class HostRows:
         return rows._with(assignments=(*rows.assignments, *found))
 
     def put_assignments(self, *changed: Assignment) -> HostRows:
-        """Return the rows with assignments that changed, but their devices."""
+        """Return the rows with changed assignments; their devices stay."""
         by_uuid = {row.uuid: row for row in changed}
         return self._with(assignments=[
             dataclasses.replace(
@@ -213,7 +226,7 @@ class HostRows:
             row for row in self.assignments if row.uuid not in uuids])
 
     def put_groups(self, groups: Sequence[GroupRows]) -> HostRows:
-        """Return the rows with other groups, of which the types count."""
+        """Return the rows with other groups, each with its types only."""
         return self._with(empty_groups=groups)
 
     def hold(self, device: Device, kind: str, reason: str | None,

@@ -82,7 +82,7 @@ _ALL = 'all'
 
 
 class AuditState(typing.NamedTuple):
-    """How far the ``exists`` notifications are, see the columns."""
+    """Progress of the ``exists`` notifications, see the columns."""
 
     audited_until: datetime.datetime | None
     audited_usage_id: int

@@ -129,6 +129,26 @@ class ValueTest(RowsCase):
         self.assertIs(first, rows.device(first.uuid))
         self.assertEqual('T4', rows.group_of(first).variant.name)
         self.assertRaises(exception.NotFound, rows.device, 'none')
+        self.assertEqual({}, rows.types_in_use)
+
+    def test_policy_of_a_device_is_that_of_its_variant(self):
+        rows = self.rows()
+        gpu = rows.devices[0]
+        self.assertEqual(rows.groups[0].variant.cleaning_policy,
+                         rows.cleaning_policy(gpu))
+        [group] = rows.empty_groups
+        for policy, value in (('none', group.id), ('default', None)):
+            other = rows.put_groups([dataclasses.replace(
+                group, variant=dataclasses.replace(
+                    group.variant, cleaning_policy='none'))])
+            self.assertEqual(policy, other.cleaning_policy(
+                dataclasses.replace(gpu, group_id=value)))
+
+    def test_used_devices_have_their_types(self):
+        claim = self.ask('i1', Q4=1)
+        self.assertEqual(
+            {claim.assignments[0].stable_id: 'T4-4Q'},
+            self.rows().types_in_use)
 
     def test_changed_device_changes_with_its_assignment_and_group(self):
         self.ask('i1', Q4=1)
