@@ -59,9 +59,8 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
                 return inventory.of_host(session, host)
             host.comparison_number = number
         _resume_usage(session, host, used)
-        before = host_rows.load_one(session, host.id)
-        return settle.settle(session, host, before, _compared(
-            before, allocations, known))
+        return settle.change(session, host, lambda rows: _compared(
+            rows, allocations, known))
     return db.write(work)
 
 

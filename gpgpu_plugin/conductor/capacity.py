@@ -75,7 +75,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
-        draining=rows.draining, status=rows.variant_status,
+        draining=rows.draining, is_deleting=rows.is_deleting,
         own_links=rows.own_links,
         types=tuple(
             group_rules.OfferedType(

@@ -28,6 +28,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import selection
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
@@ -71,13 +72,13 @@ def claim(db: api.Database, request: objects.ClaimRequest,
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
         before = host_rows.load_one(session, host.id)
-        assigned = _assigned_before(request, before.assignments)
-        after = before
+        after = variant_matching.up_to_date(session, host, before)
+        assigned = _assigned_before(request, after.assignments)
         if not assigned:
-            assigned = _assign(session, host, before, request, lease, _select(
-                session, host, request, capacity.groups(before), known,
+            assigned = _assign(session, host, after, request, lease, _select(
+                session, host, request, capacity.groups(after), known,
                 exact_projects))
-            after = before.assign(assigned).note('claim', assigned)
+            after = after.assign(assigned).note('claim', assigned)
         granted = _granted(session, host, request, before, after, assigned)
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
@@ -252,7 +253,8 @@ def activate(db: api.Database, uuids: Sequence[str],
         missing = set(uuids) - {row.uuid for row in found}
         if missing:
             raise _not_active(missing)
-        rows = activated(before, found)
+        rows = activated(variant_matching.up_to_date(
+            session, host, before), found)
         rows = rows.put_assignments(*(
             dataclasses.replace(row, guest_addresses=_checked(
                 guest_addresses[row.uuid]))

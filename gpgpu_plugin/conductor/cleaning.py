@@ -29,7 +29,6 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger as ledger_rules
-from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
@@ -234,11 +233,8 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
             group.variant.memory_mib if group else None, steps, found)
         rows = driver_capacity.merged(
             session, rows.note(kind, [device], detail), driver_capacities)
-        if (kind == 'clean_passed' and group is not None
-                and not group.variant.unsupported_ok and unsupported.reason(
-                    device_db.pci_function(device)) is not None):
-            # While it was assigned, its variant may have stopped accepting
-            # unsupported hardware.
+        if kind == 'clean_passed':
+            # While it was assigned, it kept a variant that may match no more.
             rows = variant_matching.apply(session, host, rows)
         verdict = _VERDICTS[kind]
         ended = Ended(verdict, ledger.add(

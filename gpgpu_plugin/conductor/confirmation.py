@@ -13,6 +13,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
@@ -56,7 +57,8 @@ def confirm(
         return (tuple(
             settle.settle(
                 session, host, rows[host.id], _confirmed(
-                    rows[host.id], destination, ended,
+                    variant_matching.up_to_date(
+                        session, host, rows[host.id]), destination, ended,
                     is_own=host.id == origin_id),
                 settle.Ending(
                     at=at, alive_since=host.session_began_at

@@ -21,7 +21,7 @@ from gpgpu_plugin.conductor import endpoint
 from gpgpu_plugin.conductor import examination
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import what_if
 from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.conductor import withdrawal
@@ -58,15 +58,15 @@ class OperatorCalls(endpoint.Endpoint):
 
     @contextlib.contextmanager
     def _variant_caller(self, ctxt: _Context, method: str,
-                        name: str) -> Iterator[variant_changes.Caller]:
+                        name: str) -> Iterator[variant_sweep.Caller]:
         """Return the context of a call that changes a variant."""
         wanted = ctxt.wanted or self._conf.gpgpu.rpc_timeout
         try:
-            yield variant_changes.Caller(
+            yield variant_sweep.Caller(
                 check_wanted=functools.partial(
                     arrival.check_wanted, method, f'variant {name}', wanted),
                 is_over=lambda: arrival.seconds() > wanted * _PART,
-                tell=functools.partial(self._refresh, ctxt))
+                tell=lambda host: self._refresh(ctxt, [host]))
         finally:
             self._wake()
 

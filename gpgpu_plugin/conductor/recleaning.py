@@ -109,12 +109,10 @@ def try_again(rows: host_rows.HostRows,
 
 
 def try_variant_again(rows: host_rows.HostRows,
-                      variant_id: int) -> host_rows.HostRows:
+                      group: host_rows.GroupRows) -> host_rows.HostRows:
     """Have devices cleaned that wait for another policy of their variant."""
-    groups = {group.id for group in rows.empty_groups
-              if group.variant_id == variant_id}
     for device in rows.devices:
-        if (device.state == _State.DIRTY and device.group_id in groups
+        if (device.state == _State.DIRTY and device.group_id == group.id
                 and device.clean_attempt is not None):
             rows = try_again(rows, device)
     return rows

@@ -19,6 +19,7 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
@@ -159,7 +160,8 @@ def _end(
             _check_foreign(ended, events, fault, driver_capacities, origin)
             if not ended:
                 return None
-        after = _ended(before, ended, kind, events, fault, detail)
+        after = _ended(variant_matching.up_to_date(
+            session, host, before), ended, kind, events, fault, detail)
         return settle.settle(
             session, host, before, driver_capacity.merged(
                 session, after, driver_capacities), settle.Ending(

@@ -33,7 +33,6 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
-from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
@@ -49,10 +48,7 @@ def report(db: api.Database, scan: objects.HostReport,
            ) -> inventory_obj.HostInventory:
     """Store a scan (Conductor.report).
 
-    A scan without any change changes nothing but its number. If variants
-    change at the same time, the devices are matched again: whoever applied
-    the change to hosts may not have seen them (``variant_changes``). If the
-    conductor crashes before that, the host has no answer and reports again.
+    A scan without any change changes nothing but its number.
 
     :raises Invalid: no host can have what the scan says
     """
@@ -60,27 +56,17 @@ def report(db: api.Database, scan: objects.HostReport,
     answer = repeated_reports.answer(db, scan, origin)
     if answer is not None:
         return answer
-    number, stored = db.write(
-        functools.partial(_report, scan=scan, origin=origin))
-    if number is not None and _have_variants_changed(db, number):
-        return db.write(functools.partial(_match_again, name=scan.host))
-    return stored
+    return db.write(functools.partial(_report, scan=scan, origin=origin))
 
 
 def _report(session: orm.Session, scan: objects.HostReport,
             origin: session_obj.Origin | None,
-            ) -> tuple[int | None, inventory_obj.HostInventory]:
-    """Store a scan.
-
-    :returns: the number of changes of variants that are in effect, None if
-        the scan had no news; and the inventory
-    """
+            ) -> inventory_obj.HostInventory:
+    """Store a scan."""
     host = _host(session, scan, origin)
     if origin is not None and scan.number <= host.report_number:
         # A newer scan was faster.
-        return None, inventory.of_host(session, host)
-    # Read before the variants themselves, which may change meanwhile.
-    number = variant_db.change_number(session)
+        return inventory.of_host(session, host)
     generation = host.generation
     problems = json.dumps(scan.problems)
     if (host.node, host.problems, host.service_disabled) != (
@@ -99,28 +85,9 @@ def _report(session: orm.Session, scan: objects.HostReport,
         adopted.store(session, host_rows.load_one(session, host.id))
     if host.generation != generation:
         host.reported_at = clock.utc(session)
-        return number, stored
-    if not driver_capacity_mod.is_late(before, scan.driver_capacities):
-        repeated_reports.note(host, scan, number, stored)
-    return None, stored
-
-
-def _have_variants_changed(db: api.Database, number: int) -> bool:
-    with db.reader() as session:
-        return variant_db.change_number(session) != number
-
-
-def _match_again(session: orm.Session,
-                 name: str) -> inventory_obj.HostInventory:
-    """Bring the devices of a host into their groups.
-
-    :raises NotFound: the host was deleted
-    """
-    host = host_db.lock(session, name)
-    if host is None:
-        raise exception.NotFound(kind='host', name=name)
-    return settle.change(session, host, functools.partial(
-        variant_matching.apply, session, host))
+    elif not driver_capacity_mod.is_late(before, scan.driver_capacities):
+        repeated_reports.note(host, scan, before.newest_version, stored)
+    return stored
 
 
 def _host(session: orm.Session, scan: objects.HostReport,

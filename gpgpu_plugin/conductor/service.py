@@ -24,7 +24,7 @@ from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import periodic
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import request_mix
-from gpgpu_plugin.conductor import variant_worker
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
@@ -84,7 +84,7 @@ class ConductorService:
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(
             self.database, compute, conf.gpgpu.session_timeout)
-        self._variants = variant_worker.VariantWorker(self.database, compute)
+        self._variants = variant_sweep.VariantSweep(self.database, compute)
         self._isolation = self._make_isolation(conf)
         self._refused = refusal_events.RefusalEvents(
             self.database,

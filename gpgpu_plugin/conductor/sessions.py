@@ -72,9 +72,6 @@ def begin(db: api.Database, request: objects.SessionRequest,
         return _begin(session, host, request, timeout)
 
     def first(session: orm.Session) -> objects.Session:
-        # A type that is being enabled right now is enabled on all hosts that
-        # exist: this one must come before or after that.
-        host_db.lock_row(session, 'variants')
         host = (host_db.lock(session, request.host)
                 or _insert_host(session, request))
         return _begin(session, host, request, timeout)
@@ -288,8 +285,7 @@ def refuse(host: _Host | None, origin: objects.Origin | None, *,
     if host is None:
         raise _lost(origin, 'it does not know the host')
     if host.start_uuid is None:
-        raise _lost(origin, 'it was restored from a backup, or a change of a '
-                            'variant failed on the host')
+        raise _lost(origin, 'it was restored from a backup')
     if origin.session > host.session:
         raise _lost(origin, f'its newest one is {host.session}')
     if (origin.session < host.session

@@ -22,6 +22,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
@@ -55,7 +56,8 @@ def change(session: orm.Session, host: models.Host,
            ) -> objects.HostInventory:
     """Load the rows of a (locked) host, apply a rule to them, and settle."""
     before = host_rows.load_one(session, host.id)
-    return settle(session, host, before, rule(before))
+    return settle(session, host, before, rule(
+        variant_matching.up_to_date(session, host, before)))
 
 
 def settle(session: orm.Session, host: models.Host,
@@ -81,6 +83,8 @@ def settle(session: orm.Session, host: models.Host,
     _begin_usage(session, before, stored, ending.at)
     _end_usage(session, host_rows.ended(before, stored), ending)
     event_db.add_all(session, host.name, after.events)
+    if before.version != stored.version:
+        host.variants_version = stored.version
     if _is_news(before, stored):
         host_db.change(host)
     return inventory.inventory(host, groups)
@@ -125,7 +129,9 @@ def _is_news(before: host_rows.HostRows,
              after: host_rows.HostRows) -> bool:
     """Return whether hosts and schedulers must learn of a change."""
     return (
-        (before.by_id is not after.by_id and _are_news(
+        any(group.variant_version > before.version
+            for group in before.empty_groups)
+        or (before.by_id is not after.by_id and _are_news(
             before.devices, after.devices))
         or _are_others(before.assignments, after.assignments)
         or list(before.holds) != list(after.holds)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import video_ram
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
@@ -21,16 +21,16 @@ PROPERTIES = ('video_ram', 'max_heads', 'max_resolution_x',
 """Properties of a type that are shown to operators."""
 
 
-Defaults = Callable[[int], variant_db.Defaults]
-"""Function that returns what new groups of a variant have, by its id."""
+Enabled = Mapping[int, Collection[str]]
+"""Types that new groups of variants offer, by the id of the variant."""
 
 
-def sync(rows: host_rows.HostRows, defaults: Defaults) -> host_rows.HostRows:
+def sync(rows: host_rows.HostRows, enabled: Enabled) -> host_rows.HostRows:
     """Make the types of a host's groups those of their GPUs.
 
     A type that no GPU has any more stays as long as Placement may know it.
     """
-    synced = {group.rows.id: _synced(group.rows, group.value, defaults)
+    synced = {group.rows.id: _synced(group.rows, group.value, enabled)
               for group in capacity.groups(rows)}
     return rows.put_groups([
         group if synced[group.id] == list(group.types)
@@ -39,16 +39,16 @@ def sync(rows: host_rows.HostRows, defaults: Defaults) -> host_rows.HostRows:
 
 
 def _synced(group: host_rows.GroupRows, value: group_rules.GroupCapacity,
-            defaults: Defaults) -> list[vgpu_type_db.VGPUTypeRow]:
+            enabled: Enabled) -> list[vgpu_type_db.VGPUTypeRow]:
     """Return the types of a group as its GPUs have them."""
     found = value.found_types()
     rows = {row.vgpu_type: row for row in group.types
             if row.listed or row.vgpu_type in found
             or row.vgpu_type == naming.PASSTHROUGH}
     for name in sorted(found.keys() - rows.keys()):
-        enabled = name in defaults(group.variant_id).enabled_types
+        is_enabled = name in enabled[group.variant_id]
         rows[name] = vgpu_type_db.VGPUTypeRow(
-            id=0, vgpu_type=name, enabled=enabled, listed=enabled)
+            id=0, vgpu_type=name, enabled=is_enabled, listed=is_enabled)
     for name, known in found.items():
         rows[name] = dataclasses.replace(rows[name], **{
             field: getattr(known, field) for field in PROPERTIES})

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -135,25 +134,20 @@ class Variants:
     """All variants, as a transaction read them.
 
     :ivar rows: by name
-    :ivar defaults: returns what new groups of a variant have, by its id
     """
 
     rows: Mapping[str, models.Variant]
-    defaults: Callable[[int], variant_db.Defaults]
 
     @classmethod
     def load(cls, session: orm.Session) -> Variants:
         """Return the variants as they are now."""
-        return cls(
-            rows={row.name: row for row in variant_db.all(session)},
-            defaults=functools.cache(functools.partial(
-                variant_db.keep_defaults, session)))
+        return cls(rows={row.name: row for row in variant_db.all(session)})
 
     @functools.cached_property
     def matching(self) -> Sequence[rules.Variant]:
         """Return those that match devices; one that is deleted does not."""
         return [variant_db.to_domain(row) for row in self.rows.values()
-                if row.status != rules.Status.DELETING]
+                if not row.deleting]
 
 
 def apply(session: orm.Session, host: models.Host, rows: host_rows.HostRows,
@@ -167,8 +161,61 @@ def apply(session: orm.Session, host: models.Host, rows: host_rows.HostRows,
     :param variants: None: they are read now
     """
     found = variants or Variants.load(session)
-    return recleaning.clean_again(type_sync.sync(
-        _match(host, rows, found), found.defaults))
+    rows = type_sync.sync(_match(host, rows, found), {
+        row.id: variant_db.enabled_types(row) for row in found.rows.values()})
+    if rows.version < rows.newest_version:
+        rows = _with_settings(session, rows, found)
+    return recleaning.clean_again(rows)
+
+
+def up_to_date(session: orm.Session, host: models.Host,
+               rows: host_rows.HostRows) -> host_rows.HostRows:
+    """Return the rows of a (locked) host with all changes of variants."""
+    return rows if rows.version >= rows.newest_version else apply(
+        session, host, rows)
+
+
+def _with_settings(session: orm.Session, rows: host_rows.HostRows,
+                   variants: Variants) -> host_rows.HostRows:
+    """Return the rows with what changed in variants since their version.
+
+    Schedulers predict by the policies of groups what a claim takes, so that
+    groups have a copy of that of their variant.
+    """
+    version = rows.version
+    rows = changed(rows, variant_db.changes_after(session, version))
+    policies = {row.id: row.allocation_policy
+                for row in variants.rows.values()}
+    for group in rows.empty_groups:
+        if group.variant_version > version:
+            rows = recleaning.try_variant_again(rows, group)
+    return dataclasses.replace(rows.put_groups([
+        group if group.own_policy else dataclasses.replace(
+            group, allocation_policy=policies[group.variant_id])
+        for group in rows.empty_groups]), version=rows.newest_version)
+
+
+def changed(rows: host_rows.HostRows, changes: Sequence[variant_db.Change],
+            ) -> host_rows.HostRows:
+    """Return the rows after changes of all groups of variants."""
+    groups = list(rows.empty_groups)
+    for change in changes:
+        groups = [_changed(group, change)
+                  if group.variant_id == change.variant_id else group
+                  for group in groups]
+    return rows.put_groups(groups) if changes else rows
+
+
+def _changed(group: host_rows.GroupRows,
+             change: variant_db.Change) -> host_rows.GroupRows:
+    """Return a group after a change of all groups of its variant."""
+    if change.vgpu_type is None:
+        return dataclasses.replace(group, own_policy=False)
+    return dataclasses.replace(group, types=[
+        dataclasses.replace(row, enabled=change.enabled,
+                            listed=row.listed or change.enabled)
+        if row.vgpu_type == change.vgpu_type else row
+        for row in group.types])
 
 
 def _match(host: models.Host, rows: host_rows.HostRows,
@@ -214,13 +261,12 @@ def _group(host: models.Host, variants: Variants, name: str,
            id: int) -> host_rows.GroupRows:
     """Return a new group."""
     row = variants.rows[name]
-    defaults = variants.defaults(row.id)
     return host_rows.GroupRows(
         id=id, draining=host.draining, own_policy=False, own_links=None,
         provider_uuid=naming.provider_uuid(host.node_uuid, name),
-        allocation_policy=defaults.allocation_policy,
+        allocation_policy=row.allocation_policy,
         variant_id=row.id, variant=variant_db.to_domain(row),
-        variant_status=rules.Status(row.status),
+        variant_version=row.version, is_deleting=False,
         types=[vgpu_type_db.VGPUTypeRow(
             id=0, vgpu_type=naming.PASSTHROUGH, listed=True,
-            enabled=naming.PASSTHROUGH in defaults.enabled_types)])
+            enabled=naming.PASSTHROUGH in variant_db.enabled_types(row))])

@@ -38,7 +38,7 @@ def page(session: orm.Session, wanted: Sequence[rules.Variant], limit: int,
                       session, *ids, after, limit)})[:limit]
     variants = [*wanted, *(
         variant_db.to_domain(row) for row in variant_db.all(session)
-        if row.status != rules.Status.DELETING)]
+        if not row.deleting)]
     return tuple(
         objects.VariantPreview(
             host=rows.name, host_id=rows.id, devices=_cleaned(

@@ -31,7 +31,8 @@ class GroupRows:
     :ivar draining: no instance gets a device of the group's host
     :ivar own_policy: the allocation policy is not its variant's
     :ivar own_links: its own table of link partitions; None: its variant's
-    :ivar variant_status: whether a change of the variant is being applied
+    :ivar variant_version: number of the last change of the variant
+    :ivar is_deleting: the variant is being deleted
     :ivar types: by id
     :ivar devices: those of the group
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group and may have
@@ -47,7 +48,8 @@ class GroupRows:
     own_links: str | None
     variant_id: int
     variant: variant_rules.Variant
-    variant_status: variant_rules.Status
+    variant_version: int
+    is_deleting: bool
     types: Sequence[vgpu_type_db.VGPUTypeRow]
     devices: Sequence[device_db.DeviceRow] = ()
     foreign_vgpus: Sequence[device_db.DeviceRow] = ()

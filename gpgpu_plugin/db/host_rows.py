@@ -27,13 +27,13 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
-from gpgpu_plugin.domain import variant as variant_rules
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.domain import ledger as ledger_rules
@@ -61,6 +61,8 @@ class HostRows:
 
     :ivar id: of the host
     :ivar name: of the host
+    :ivar version: number of the last change of variants that is in them
+    :ivar newest_version: number of the last one that was made
     :ivar by_id: all devices, in the order of their stable ids
     :ivar assignments: active ones, in the order of their claims
     :ivar empty_groups: groups with their types only
@@ -71,6 +73,8 @@ class HostRows:
 
     id: int
     name: str
+    version: int
+    newest_version: int
     by_id: Mapping[int, Device]
     assignments: Sequence[Assignment]
     empty_groups: Sequence[GroupRows]
@@ -325,8 +329,11 @@ _OF_GROUP = ('id', 'provider_uuid', 'allocation_policy', 'own_policy',
              'link_partitions', 'variant_id')
 # Made once: SQLAlchemy takes longer to make them than to run them.
 _GROUPS_OF_HOSTS = (
-    sa.select(_HOSTS.c.id, _HOSTS.c.name, _HOSTS.c.draining,
-              *(_GROUPS.c[name] for name in _OF_GROUP), _VARIANTS.c.status,
+    sa.select(_HOSTS.c.id, _HOSTS.c.name, _HOSTS.c.variants_version,
+              sa.select(host_db.LOCKS.c.value).where(
+                  host_db.LOCKS.c.name == 'variants').scalar_subquery(),
+              _HOSTS.c.draining, *(_GROUPS.c[name] for name in _OF_GROUP),
+              _VARIANTS.c.deleting, _VARIANTS.c.version,
               *variant_db.COLUMNS, *vgpu_type_db.COLUMNS)
     .select_from(
         _HOSTS.outerjoin(_GROUPS, _GROUPS.c.host_id == _HOSTS.c.id)
@@ -334,8 +341,8 @@ _GROUPS_OF_HOSTS = (
         .outerjoin(_TYPES, _TYPES.c.gpu_group_id == _GROUPS.c.id))
     .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True)))
     .order_by(_GROUPS.c.id, _TYPES.c.id))
-_OF_STATUS = 3 + len(_OF_GROUP)
-_OF_VARIANT = _OF_STATUS + 1
+_OF_HOST = 4
+_OF_VARIANT = _OF_HOST + 1 + len(_OF_GROUP) + 2
 _OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 _DEVICES_OF_HOSTS = (
     sa.select(_ASSIGNMENTS.c.id, *assignment_db.COLUMNS, *device_db.COLUMNS,
@@ -358,13 +365,13 @@ def load(session: orm.Session,
     :returns: by the host's id
     """
     asked = {'host_ids': list(host_ids)}
-    groups, names = _groups(session.execute(_GROUPS_OF_HOSTS, asked))
+    groups, hosts = _groups(session.execute(_GROUPS_OF_HOSTS, asked))
     found: dict[int, list[sa.Row[typing.Any]]] = collections.defaultdict(list)
-    of_host = _OF_DEVICE + device_db.NAMES.index('host_id')
+    host_id = _OF_DEVICE + device_db.NAMES.index('host_id')
     for row in session.execute(_DEVICES_OF_HOSTS, asked):
-        found[row[of_host]].append(row)
-    return {host_id: _host_rows(host_id, names[host_id], found[host_id],
-                                groups[host_id]) for host_id in names}
+        found[row[host_id]].append(row)
+    return {host_id: _host_rows(of_host, found[host_id], groups[host_id])
+            for host_id, of_host in hosts.items()}
 
 
 def load_one(session: orm.Session, host_id: int) -> HostRows:
@@ -372,7 +379,7 @@ def load_one(session: orm.Session, host_id: int) -> HostRows:
     return load(session, [host_id])[host_id]
 
 
-def _host_rows(host_id: int, name: str,
+def _host_rows(host: Sequence[typing.Any],
                found: Iterable[sa.Row[typing.Any]],
                groups: Sequence[GroupRows]) -> HostRows:
     holds = [hold_db.Hold(*row[_OF_HOLD:]) for row in found
@@ -385,35 +392,38 @@ def _host_rows(host_id: int, name: str,
     assignments = {
         row[0]: Assignment(by_id[id], *row[1:_OF_DEVICE])
         for id, row in rows.items() if row[0] is not None}
+    id, name, version, newest_version = host
     return HostRows(
-        id=host_id, name=name, by_id=by_id,
+        id=id, name=name, version=version, newest_version=newest_version,
+        by_id=by_id,
         holds=sorted(holds), empty_groups=groups,
         assignments=[assignments[id] for id in sorted(assignments)])
 
 
 def _groups(found: Iterable[Sequence[typing.Any]],
-            ) -> tuple[dict[int, list[GroupRows]], dict[int, str]]:
-    """Return groups with their types only, and names, by the host's id."""
+            ) -> tuple[dict[int, list[GroupRows]],
+                       dict[int, Sequence[typing.Any]]]:
+    """Return groups with their types only, and hosts, by the host's id."""
     rows: dict[int, list[Sequence[typing.Any]]] = (
         collections.defaultdict(list))
-    names: dict[int, str] = {}
+    hosts: dict[int, Sequence[typing.Any]] = {}
     for row in found:
-        names[row[0]] = row[1]
-        if row[3] is not None:
-            rows[row[3]].append(row)
+        hosts[row[0]] = row[:_OF_HOST]
+        if row[_OF_HOST + 1] is not None:
+            rows[row[_OF_HOST + 1]].append(row)
     groups: dict[int, list[GroupRows]] = collections.defaultdict(list)
     for of_group in rows.values():
-        (host_id, _, draining, group_id, provider_uuid, policy, own,
-         own_links, variant_id) = of_group[0][:_OF_STATUS]
-        groups[host_id].append(GroupRows(
+        (draining, group_id, provider_uuid, policy, own, own_links,
+         variant_id, deleting, version) = of_group[0][_OF_HOST:_OF_VARIANT]
+        groups[of_group[0][0]].append(GroupRows(
             id=group_id, draining=draining, provider_uuid=provider_uuid,
             allocation_policy=policy, own_policy=own, own_links=own_links,
-            variant_id=variant_id,
-            variant_status=variant_rules.Status(of_group[0][_OF_STATUS]),
+            variant_id=variant_id, variant_version=version,
+            is_deleting=deleting,
             variant=variant_db.value(*of_group[0][_OF_VARIANT:_OF_TYPE]),
             types=[vgpu_type_db.VGPUTypeRow(*row[_OF_TYPE:])
                    for row in of_group if row[_OF_TYPE] is not None]))
-    return groups, names
+    return groups, hosts
 
 
 def store(session: orm.Session, before: HostRows, after: HostRows,

@@ -74,12 +74,15 @@ class Host(Base):
         'host.')
     session_began_at: orm.Mapped[datetime.datetime] = orm.mapped_column(
         comment='When that start began its first session (UTC).')
+    variants_version: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0,
+        comment='Changes of variants up to this number are in its groups.')
     plugin_version: orm.Mapped[str] = orm.mapped_column(
         sa.String(64), comment='Version of its gpgpu_plugin.')
     start_uuid: orm.Mapped[str | None] = orm.mapped_column(
         column.UUID,
         comment='That start. NULL: the host must begin a new session, since '
-        'the database was restored or a change of a variant failed on it.')
+        'the database was restored.')
     machine: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='{}', comment='JSON of the identity of its machine.')
     heard_at: orm.Mapped[float] = orm.mapped_column(

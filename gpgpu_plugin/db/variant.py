@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
+import typing
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -89,15 +89,17 @@ def doubts(session: orm.Session) -> dict[str, str]:
             for variant_id, steps in passed)}
 
 
-def lock(session: orm.Session) -> None:
+def lock(session: orm.Session) -> int:
     """Let no other writer change variants until the transaction ends.
 
-    The change gets a number, see ``change_number``. Must be the transaction's
-    first statement (see db.api).
+    Must be the transaction's first statement (see db.api).
+
+    :returns: number of the change that the transaction makes
     """
     host_db.lock_row(session, 'variants')
     session.execute(sa.update(host_db.LOCKS).where(_IS_LOCK).values(
         value=host_db.LOCKS.c.value + 1))
+    return change_number(session)
 
 
 def change_number(session: orm.Session) -> int:
@@ -106,9 +108,91 @@ def change_number(session: orm.Session) -> int:
         sa.select(host_db.LOCKS.c.value).where(_IS_LOCK)).one())
 
 
-def status(row: models.Variant) -> rules.Status:
-    """Return whether a change of the variant is being applied to hosts."""
-    return rules.Status(row.status)
+class Change(typing.NamedTuple):
+    """A change that hosts make in all groups of a variant.
+
+    ``vgpu_type``: type that is enabled or disabled; None: groups lose the
+    allocation policy of their own.
+    """
+
+    version: int
+    variant_id: int
+    vgpu_type: str | None
+    enabled: bool
+
+
+_CHANGES = models.Base.metadata.tables['variant_changes']
+
+
+def add_change(session: orm.Session, change: Change) -> None:
+    """Have all hosts make a change in the groups of a variant."""
+    session.execute(sa.insert(_CHANGES).values(**change._asdict()))
+
+
+def changes_after(session: orm.Session, version: int) -> list[Change]:
+    """Return the changes that a host has not made yet, in their order.
+
+    :param version: number of the last one that it has made
+    """
+    return [Change(*row) for row in session.execute(
+        sa.select(*(_CHANGES.c[name] for name in Change._fields))
+        .where(_CHANGES.c.version > version).order_by(_CHANGES.c.version))]
+
+
+def prune(session: orm.Session) -> None:
+    """Delete changes that all hosts have made, and variants without groups.
+
+    Only those that are to be deleted. The caller has locked the variants.
+    """
+    hosts = models.Base.metadata.tables['hosts']
+    behind = session.scalar(sa.select(
+        sa.func.min(hosts.c.variants_version)).where(hosts.c.deleted == 0))
+    session.execute(sa.delete(_CHANGES).where(
+        sa.true() if behind is None else _CHANGES.c.version <= behind))
+    variants = models.Base.metadata.tables['variants']
+    groups = models.Base.metadata.tables['host_gpu_groups']
+    gone = list(session.scalars(sa.select(variants.c.id).where(
+        variants.c.deleting,
+        sa.true() if behind is None else variants.c.version <= behind,
+        variants.c.id.not_in(sa.select(groups.c.variant_id)))))
+    if gone:
+        session.execute(sa.delete(_CHANGES).where(
+            _CHANGES.c.variant_id.in_(gone)))
+        session.execute(sa.delete(variants).where(variants.c.id.in_(gone)))
+
+
+def is_prunable(session: orm.Session) -> bool:
+    """Return whether there is anything that ``prune`` may delete."""
+    return session.scalar(sa.union_all(
+        sa.select(_CHANGES.c.version),
+        sa.select(models.Variant.id).where(models.Variant.deleting),
+    ).limit(1)) is not None
+
+
+def hosts_pending(session: orm.Session, row: models.Variant) -> int:
+    """Return how many live hosts do not have the last change of a variant."""
+    return session.scalars(
+        sa.select(sa.func.count()).select_from(models.Host).where(
+            models.Host.deleted == 0,
+            models.Host.variants_version < row.version)).one()
+
+
+def hosts_behind(session: orm.Session) -> list[int]:
+    """Return the ids of live hosts without the last change of a variant.
+
+    Those with a group of a variant that is being deleted are among them: its
+    devices may be free now.
+    """
+    return list(session.scalars(
+        sa.select(models.Host.id).where(models.Host.deleted == 0, sa.or_(
+            models.Host.variants_version < sa.select(
+                host_db.LOCKS.c.value).where(_IS_LOCK).scalar_subquery(),
+            models.Host.id.in_(
+                sa.select(models.Group.host_id)
+                .join(models.Variant,
+                      models.Variant.id == models.Group.variant_id)
+                .where(models.Variant.deleting))))
+        .order_by(models.Host.id)))
 
 
 def has_class(session: orm.Session, resource_class: str) -> bool:
@@ -122,29 +206,3 @@ def has_class(session: orm.Session, resource_class: str) -> bool:
 def enabled_types(row: models.Variant) -> set[str]:
     """Return the types that new groups offer, ``passthrough`` among them."""
     return set(json.loads(row.enabled_types))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """What groups of a variant have if they have nothing of their own.
-
-    :ivar enabled_types: ``passthrough`` among them
-    """
-
-    enabled_types: frozenset[str]
-    allocation_policy: str
-
-
-def keep_defaults(session: orm.Session, variant_id: int) -> Defaults:
-    """Return what new groups have until the transaction ends.
-
-    Who changes it meanwhile waits, and then finds the groups that this
-    transaction adds.
-    """
-    types, policy = session.execute(
-        sa.select(models.Variant.enabled_types,
-                  models.Variant.allocation_policy)
-        .where(models.Variant.id == variant_id)
-        .with_for_update(read=True)).tuples().one()
-    return Defaults(enabled_types=frozenset(json.loads(types)),
-                    allocation_policy=policy)

@@ -68,47 +68,33 @@ class Variant(column.Base):
     enabled_types: orm.Mapped[str] = orm.mapped_column(
         sa.Text, default='["passthrough"]',
         comment='JSON list of the vGPU types that new groups offer.')
-    status: orm.Mapped[str] = orm.mapped_column(
-        sa.String(16), default='ready',
-        comment='Whether a change of it is being applied to hosts.')
-    reason: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text,
-        comment='Why its last change was undone; NULL: it was not.')
+    deleting: orm.Mapped[bool] = orm.mapped_column(
+        default=False,
+        comment='It matches no devices any more, and is deleted with its last '
+        'group.')
+    version: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, default=0,
+        comment='Number of its last change; hosts with a lower '
+        'variants_version do not have it yet.')
 
 
 class VariantChange(column.Base):
-    """A change of a variant that some hosts do not have yet.
+    """A change that sets something in all groups of a variant.
 
-    Unique key: a variant has one change at a time.
+    Hosts that do not have it yet make it in its order. Index: a variant is
+    deleted together with its changes.
     """
 
     __tablename__ = 'variant_changes'
-    __table_args__ = (sa.UniqueConstraint('variant_id'),)
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    __table_args__ = (sa.Index(None, 'variant_id'),)
+    version: orm.Mapped[int] = orm.mapped_column(
+        sa.BigInteger, primary_key=True, autoincrement=False,
+        comment='Number among the changes of all variants.')
     variant_id: orm.Mapped[int] = orm.mapped_column(
-        sa.ForeignKey('variants.id'),
-        comment='Variant, which has its new values already.')
-    ids: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='[]',
-        comment='JSON list of pairs of vendor and product id: hosts with such '
-        'devices are concerned.')
-    before: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text,
-        comment='JSON of the values to which the variant returns if the '
-        'change is undone; NULL: it was created.')
+        sa.ForeignKey('variants.id'), comment='Variant of the groups.')
     vgpu_type: orm.Mapped[str | None] = orm.mapped_column(
         sa.String(64),
-        comment='Type that is being enabled or disabled; NULL: that is not '
-        'the change.')
-    enabled: orm.Mapped[bool | None] = orm.mapped_column(
-        comment='Whether that type is being enabled.')
-    clears_groups: orm.Mapped[bool] = orm.mapped_column(
-        default=False,
-        comment='The change is that groups lose what they have of their own.')
-    last_host_id: orm.Mapped[int] = orm.mapped_column(
-        default=0,
-        comment='Hosts up to this id are done, but for skipped_hosts.')
-    skipped_hosts: orm.Mapped[str] = orm.mapped_column(
-        sa.Text, default='[]',
-        comment='JSON list of the ids of hosts that were locked, or on which '
-        'the change failed, to be done one by one.')
+        comment='Type that is enabled or disabled; NULL: groups lose the '
+        'allocation policy of their own.')
+    enabled: orm.Mapped[bool] = orm.mapped_column(
+        default=False, comment='Whether that type is enabled.')

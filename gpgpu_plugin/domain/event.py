@@ -15,7 +15,7 @@ Kind = typing.Literal[
     'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
     'replace', 'restored', 'retire', 'returned', 'session', 'swapped',
     'takeover', 'type_disable', 'type_enable', 'undrain', 'unisolate',
-    'variant_create', 'variant_delete', 'variant_set', 'variant_undo']
+    'variant_create', 'variant_delete', 'variant_set']
 
 KINDS: tuple[str, ...] = typing.get_args(Kind)
 """All kinds, in the order of their names."""

@@ -153,7 +153,7 @@ class GroupCapacity:
     """A GPU group: one variant on one host.
 
     :ivar draining: no instance gets a device of the host
-    :ivar status: whether a change of the variant is being applied
+    :ivar is_deleting: the variant is being deleted
     :ivar devices: its GPUs, and their VFs and mdev rows
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
         those that Nova assigns, and that may have a vGPU
@@ -167,7 +167,7 @@ class GroupCapacity:
     allocation_policy: request.AllocationPolicy
     types: tuple[OfferedType, ...]
     draining: bool = False
-    status: variant_mod.Status = variant_mod.Status.READY
+    is_deleting: bool = False
     devices: tuple[Device, ...] = ()
     foreign_vgpus: tuple[Device, ...] = ()
     assignments: tuple[AssignedDevice, ...] = ()
@@ -216,12 +216,12 @@ class GroupCapacity:
                 detail='the host is being drained; "gpgpu-manage host '
                        'undrain" offers its GPUs again')
         name = self.resource_class(offered.vgpu_type)
-        if not self.status.is_claimable:
+        if self.is_deleting:
             yield request.Refusal(
                 reason=request.Reason.VARIANT_CHANGING,
-                detail=f'{name} has variant {self.variant.name}, whose '
-                       f'status is {self.status}; see "gpgpu-manage variant '
-                       f'show {self.variant.name}"')
+                detail=f'{name} has variant {self.variant.name}, which is '
+                       f'being deleted; see "gpgpu-manage variant show '
+                       f'{self.variant.name}"')
         if not offered.enabled:
             yield request.Refusal(
                 reason=request.Reason.TYPE_DISABLED,

@@ -32,19 +32,13 @@ OFFER = ('traits', 'mix_policy', 'unsupported_ok', 'link_partitions')
 class Status(enum.StrEnum):
     """Whether all hosts have the present values of a variant.
 
-    While it is changed or deleted, its devices cannot be claimed: none was
-    assigned when that began, and none must be when it ends.
+    A host takes them over in its next transaction. A variant that is being
+    deleted cannot be claimed, and stays until no device of it is assigned.
     """
 
     READY = 'ready'
     APPLYING = 'applying'
-    CHANGING = 'changing'
     DELETING = 'deleting'
-
-    @property
-    def is_claimable(self) -> bool:
-        """Return whether devices of the variant can be claimed."""
-        return self in (Status.READY, Status.APPLYING)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

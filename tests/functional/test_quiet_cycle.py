@@ -21,12 +21,12 @@ from oslo_messaging import transport as messaging_transport
 import gpgpu_plugin
 from gpgpu_plugin.conductor import cached_reading
 from gpgpu_plugin.conductor import periodic
-from gpgpu_plugin.conductor import variant_worker
+from gpgpu_plugin.conductor import variant_sweep
 from tests.fixtures import cloud
 
 OURS = gpgpu_plugin.__path__[0]
 CONDUCTORS_OWN = {cached_reading.__file__, periodic.__file__,
-                  variant_worker.__file__}
+                  variant_sweep.__file__}
 """Threads of the conductor, which is in the same process here."""
 
 

@@ -57,7 +57,7 @@ from tests.unit.conductor import test_request_mix
 from tests.unit.conductor import test_retirement
 from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_sessions
-from tests.unit.conductor import test_variant_changes as changes
+from tests.unit.conductor import test_variant_sweep as changes
 from tests.unit.conductor import test_vgpu_capacity
 from tests.unit.conductor import test_vgpu_claims
 from tests.unit.conductor.admin import test_device

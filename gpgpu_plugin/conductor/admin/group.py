@@ -14,7 +14,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import settle
-from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
@@ -23,7 +24,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import link_table
@@ -139,20 +139,20 @@ def _uses(loaded: capacity.LoadedGroup) -> list[partition_state.Use]:
 
 def set_(db: api.Database, host: str | None, variant: str,
          allocation_policy: str | None,
-         caller: variant_changes.Caller = variant_changes.PATIENT,
+         caller: variant_sweep.Caller = variant_sweep.PATIENT,
          ) -> tuple[objects.GroupInfo, ...]:
     """Set the allocation policy of one group, or of all of a variant.
 
-    On all hosts this is a change of the variant, which locks a chunk of them
-    at a time (``variant_changes``). See Conductor.group_set.
+    On all hosts this is a change of the variant (``variant_sweep``). See
+    Conductor.group_set.
     """
     if allocation_policy is not None:
         request.check_allocation_policy(allocation_policy)
     if host is None:
-        change_id = db.write(functools.partial(
+        db.write(functools.partial(
             _set_everywhere, variant=variant,
             allocation_policy=allocation_policy, caller=caller))
-        variant_changes.apply(db, change_id, caller)
+        variant_sweep.run(db, caller)
     else:
         db.write(functools.partial(
             _set_on, host_name=host, variant=variant,
@@ -162,39 +162,33 @@ def set_(db: api.Database, host: str | None, variant: str,
 
 def _set_everywhere(session: orm.Session, variant: str,
                     allocation_policy: str | None,
-                    caller: variant_changes.Caller) -> int:
-    """Set the policy of a variant, which hosts that report later have, too.
-
-    :returns: id of the change after which no group has one of its own
-    """
-    host_db.lock_row(session, 'variants')
+                    caller: variant_sweep.Caller) -> None:
+    """Set the policy of a variant; no group keeps one of its own."""
+    row_version = variant_db.lock(session)
     row = variant_db.get(session, variant)
-    variant_changes.check_settled(session, row)
     if allocation_policy is not None:
         row.allocation_policy = allocation_policy
-    change = change_db.add_clearing(session, row)
+    row.version = row_version
+    variant_db.add_change(session, variant_db.Change(
+        version=row_version, variant_id=row.id, vgpu_type=None,
+        enabled=False))
     event_db.add(session, 'group_set', detail=(
         f'{variant} on all hosts: allocation policy {row.allocation_policy}, '
         f'of the variant'))
     caller.check_wanted()
-    return change.id
 
 
 def _set_on(session: orm.Session, host_name: str, variant: str,
             allocation_policy: str | None,
-            caller: variant_changes.Caller) -> None:
+            caller: variant_sweep.Caller) -> None:
     """Set the policy of one group; None: that of its variant."""
-    host, before, group = _lock(session, host_name, variant)
-    # Else it could be set before or after the host's turn.
+    host, before, rows, group = _lock(session, host_name, variant)
     row = variant_db.get(session, variant)
-    pending = change_db.of_variant(session, row.id)
-    if pending is not None and pending.clears_groups:
-        variant_changes.check_settled(session, row)
     # Schedulers predict by it what a claim takes.
     group = dataclasses.replace(
         group, own_policy=allocation_policy is not None,
         allocation_policy=allocation_policy or row.allocation_policy)
-    settle.settle(session, host, before, _with(before, group))
+    settle.settle(session, host, before, _with(rows, group))
     event_db.add(session, 'group_set', host_name, detail=(
         f'{variant}: allocation policy {group.allocation_policy}, of the '
         f'{"group" if group.own_policy else "variant"}'))
@@ -210,22 +204,24 @@ def _with(rows: host_rows.HostRows,
 
 
 def _lock(session: orm.Session, host_name: str, variant: str,
-          ) -> tuple[models.Host, host_rows.HostRows, host_rows.GroupRows]:
-    """Return a host, locked, and its group of a variant.
+          ) -> tuple[models.Host, host_rows.HostRows, host_rows.HostRows,
+                     host_rows.GroupRows]:
+    """Return a host, locked, its rows as read and up to date, and its group.
 
     :raises NotFound: there is no such host or group
     """
     host = host_db.lock(session, host_name)
     if host is None:
         raise exception.NotFound(kind='host', name=host_name)
-    rows = host_rows.load_one(session, host.id)
+    before = host_rows.load_one(session, host.id)
+    rows = variant_matching.up_to_date(session, host, before)
     groups = {group.variant.name: group for group in rows.empty_groups}
     if variant not in groups:
         raise exception.NotFound(
             kind='group',
             name=f'{variant} on {host_name} (known there: '
                  f'{", ".join(groups) or "none"})')
-    return host, rows, groups[variant]
+    return host, before, rows, groups[variant]
 
 
 def set_links(db: api.Database, host_name: str, variant: str,
@@ -235,8 +231,8 @@ def set_links(db: api.Database, host_name: str, variant: str,
     stated = None if table is None else link_table.normalize(table)
 
     def work(session: orm.Session) -> None:
-        host, before, group = _lock(session, host_name, variant)
-        after = _with(before, dataclasses.replace(group, own_links=stated))
+        host, before, rows, group = _lock(session, host_name, variant)
+        after = _with(rows, dataclasses.replace(group, own_links=stated))
         if stated is not None:
             _check_table(after, group.id, stated)
         settle.settle(session, host, before, after)

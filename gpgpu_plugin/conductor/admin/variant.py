@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Variants, as operators create, change and delete them at run time.
 
-One transaction changes a variant, and locks no host. ``variant_changes``
-applies the change to the hosts that it concerns, a chunk of them at a time.
+One transaction changes a variant, and locks no host; hosts take the change
+over in their next transactions (``variant_sweep``).
 """
 
 from __future__ import annotations
@@ -14,54 +14,36 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import variant_changes
 from gpgpu_plugin.conductor import variant_preview
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
-
-_NAMED = 8
-"""Number of hosts that a reason names."""
 
 
 def _infos(session: orm.Session,
            rows: list[models.Variant]) -> tuple[objects.VariantInfo, ...]:
     counts = device_db.count_by_variant(session)
-    changes = {change.variant_id: change
-               for change in change_db.all(session)}
-    pending = {variant_id: change_db.hosts_pending(session, change)
-               for variant_id, change in changes.items()}
     doubts = variant_db.doubts(session)
     return tuple(
-        objects.VariantInfo(
-            devices=counts.get(row.id, 0), status=row.status,
-            reason=row.reason or _waits_for(session, changes.get(row.id))
-            or doubts.get(row.name),
-            hosts_pending=pending.get(row.id, 0),
-            **dataclasses.asdict(variant_db.to_domain(row)))
-        for row in rows)
+        _info(row, counts.get(row.id, 0), doubts.get(row.name),
+              variant_db.hosts_pending(session, row)) for row in rows)
 
 
-def _waits_for(session: orm.Session,
-               change: models.VariantChange | None) -> str | None:
-    """Return which hosts keep a change from ending, if it tried them."""
-    skipped = change_db.skipped(change) if change is not None else []
-    if not skipped:
-        return None
-    names = [host.name for host in host_db.by_ids(session, skipped[:_NAMED])]
-    more = len(skipped) - len(names)
-    return (f'its last change could not be applied to {", ".join(names)}'
-            f'{f" and {more} more" if more else ""}, where a transaction had '
-            f'the lock or the change failed; gpgpu-conductor tries again and '
-            f'logs the cause')
+def _info(row: models.Variant, devices: int, doubt: str | None,
+          pending: int) -> objects.VariantInfo:
+    status = (rules.Status.DELETING if row.deleting
+              else rules.Status.APPLYING if pending else rules.Status.READY)
+    return objects.VariantInfo(
+        devices=devices, status=str(status), reason=doubt,
+        hosts_pending=pending,
+        **dataclasses.asdict(variant_db.to_domain(row)))
 
 
 def list_all(db: api.Database) -> tuple[objects.VariantInfo, ...]:
@@ -80,23 +62,21 @@ def show(db: api.Database, name: str) -> objects.VariantInfo:
 
 
 def create(db: api.Database, view: objects.VariantInfo,
-           caller: variant_changes.Caller = variant_changes.PATIENT,
+           caller: variant_sweep.Caller = variant_sweep.PATIENT,
            ) -> objects.VariantInfo:
     """Create a variant (ConductorAPI.variant_create)."""
     value = rules.check(view.without_devices())
 
-    def work(session: orm.Session) -> int:
-        variant_db.lock(session)
+    def work(session: orm.Session) -> None:
+        version = variant_db.lock(session)
         rules.check_beside(value, _others(session))
-        row = variant_db.fill(models.Variant(), value)
-        session.add(row)
+        session.add(variant_db.fill(
+            models.Variant(version=version, deleting=False), value))
         event_db.add(session, 'variant_create', detail=json.dumps(
             dataclasses.asdict(value)))
-        change = change_db.add(
-            session, row, rules.Status.APPLYING, [value], None)
         caller.check_wanted()
-        return change.id
-    variant_changes.apply(db, db.write(work), caller)
+    db.write(work)
+    variant_sweep.run(db, caller)
     return show(db, value.name)
 
 
@@ -115,21 +95,20 @@ def preview(db: api.Database, views: Sequence[objects.VariantInfo],
 
 
 def set_(db: api.Database, view: objects.VariantInfo,
-         caller: variant_changes.Caller = variant_changes.PATIENT,
+         caller: variant_sweep.Caller = variant_sweep.PATIENT,
          read: objects.VariantInfo | None = None) -> objects.VariantInfo:
     """Replace a variant's fields (ConductorAPI.variant_set)."""
     value = rules.check(view.without_devices())
 
-    def work(session: orm.Session) -> int:
-        variant_db.lock(session)
-        row = variant_db.get(session, value.name)
+    def work(session: orm.Session) -> None:
+        version = variant_db.lock(session)
+        row = _settable(session, value.name)
         before = variant_db.to_domain(row)
         if read is not None and read.without_devices() != before:
             raise exception.Conflict(
                 kind='variant', name=row.name,
                 reason='somebody else changed it at the same time; nothing '
                        'was changed now; try again')
-        variant_changes.check_settled(session, row)
         changed = rules.changed(before, value)
         identity = [name for name in changed if name in rules.IDENTITY]
         if identity:
@@ -137,47 +116,48 @@ def set_(db: api.Database, view: objects.VariantInfo,
         rules.check_beside(value, [
             other for other in _others(session)
             if other.name != value.name])
-        variant_db.fill(row, value)
+        variant_db.fill(row, value).version = version
         event_db.add(session, 'variant_set', detail=json.dumps(
             dataclasses.asdict(value)))
-        change = change_db.add(
-            session, row, rules.Status.CHANGING, [before, value], before,
-        ) if identity else change_db.add(
-            session, row, rules.Status.APPLYING, [value],
-            # What groups offer changes, even where no device moves.
-            None if set(rules.OFFER).isdisjoint(changed) else before)
         caller.check_wanted()
-        return change.id
-    variant_changes.apply(db, db.write(work), caller)
+    db.write(work)
+    variant_sweep.run(db, caller)
     return show(db, value.name)
 
 
 def delete(db: api.Database, name: str,
-           caller: variant_changes.Caller = variant_changes.PATIENT) -> None:
+           caller: variant_sweep.Caller = variant_sweep.PATIENT) -> None:
     """Delete a variant (ConductorAPI.variant_delete)."""
-    def work(session: orm.Session) -> int:
-        variant_db.lock(session)
-        row = variant_db.get(session, name)
-        variant_changes.check_settled(session, row)
+    def work(session: orm.Session) -> None:
+        version = variant_db.lock(session)
+        row = _settable(session, name)
         _check_unused(session, row)
-        value = variant_db.to_domain(row)
         event_db.add(session, 'variant_delete', detail=name)
-        change = change_db.add(
-            session, row, rules.Status.DELETING, [value], value)
+        row.deleting, row.version = True, version
         caller.check_wanted()
-        return change.id
-    variant_changes.apply(db, db.write(work), caller)
+    db.write(work)
+    variant_sweep.run(db, caller)
+
+
+def _settable(session: orm.Session, name: str) -> models.Variant:
+    """Return a variant that can be changed.
+
+    :raises NotFound: no such name
+    :raises Conflict: it is being deleted
+    """
+    row = variant_db.get(session, name)
+    if row.deleting:
+        raise exception.Conflict(
+            kind='variant', name=name,
+            reason='it is being deleted, which ends with the last assignment '
+                   'of its devices; "gpgpu-manage device list --variant '
+                   f'{name}" lists them')
+    return row
 
 
 def _others(session: orm.Session) -> list[rules.Variant]:
-    """Return what a variant must not conflict with.
-
-    A change that is not applied yet may be undone.
-    """
-    changes = [change_db.before(change) for change in change_db.all(session)]
-    return [
-        *map(variant_db.to_domain, variant_db.all(session)),
-        *(value for value in changes if value is not None)]
+    """Return what a variant must not conflict with."""
+    return list(map(variant_db.to_domain, variant_db.all(session)))
 
 
 def _check_unused(session: orm.Session, row: models.Variant,

@@ -12,8 +12,11 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import host_states
+from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import type_sync
-from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import video_ram
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
@@ -21,10 +24,8 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.db import variant_change as change_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
@@ -92,52 +93,51 @@ def _video_ram(variant: rules.Variant,
 
 def set_enabled(db: api.Database, variant: str, vgpu_type: str,
                 host: str | None, *, enabled: bool,
-                caller: variant_changes.Caller = variant_changes.PATIENT,
+                caller: variant_sweep.Caller = variant_sweep.PATIENT,
                 ) -> tuple[objects.VGPUTypeInfo, ...]:
     """Enable or disable claims of a type (ConductorAPI.vgpu_type_set).
 
-    On all hosts this is a change of the variant, which locks a chunk of them
-    at a time (``variant_changes``).
+    On all hosts this is a change of the variant (``variant_sweep``).
 
     :param host: None for all hosts, including those that report later
     :returns: the type on the first hosts, those without the change too
     """
     if host is None:
-        change_id = db.write(functools.partial(
+        db.write(functools.partial(
             _set_everywhere, variant=variant, vgpu_type=vgpu_type,
             enabled=enabled, caller=caller))
-        variant_changes.apply(db, change_id, caller)
+        variant_sweep.run(db, caller)
     else:
-        caller.tell(db.write(functools.partial(
-            _set_on, name=host, variant=variant, vgpu_type=vgpu_type,
-            enabled=enabled, caller=caller)))
+        if db.write(functools.partial(
+                _set_on, name=host, variant=variant, vgpu_type=vgpu_type,
+                enabled=enabled, caller=caller)):
+            caller.tell(host)
     with db.reader() as session:
         return _infos(session, group_db.types_listed(
             session, objects.PAGE_SIZE, host, variant, vgpu_type=vgpu_type))
 
 
 def _set_everywhere(session: orm.Session, variant: str, vgpu_type: str, *,
-                    enabled: bool, caller: variant_changes.Caller) -> int:
-    """Enable or disable a type on hosts that report later.
-
-    :returns: id of the change that does it on the others
-    """
-    host_db.lock_row(session, 'variants')
+                    enabled: bool, caller: variant_sweep.Caller) -> None:
+    """Enable or disable a type on all hosts, and on those that come later."""
+    version = variant_db.lock(session)
     row = _settable(session, variant, vgpu_type, None, enabled=enabled)
     names = variant_db.enabled_types(row) - {vgpu_type}
     row.enabled_types = json.dumps(
         sorted(names | {vgpu_type} if enabled else names))
-    change = change_db.add_type(session, row, vgpu_type, enabled=enabled)
+    row.version = version
+    variant_db.add_change(session, variant_db.Change(
+        version=version, variant_id=row.id, vgpu_type=vgpu_type,
+        enabled=enabled))
     _record(session, variant, vgpu_type, None, enabled=enabled)
     caller.check_wanted()
-    return change.id
 
 
 def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
-            enabled: bool, caller: variant_changes.Caller) -> list[str]:
+            enabled: bool, caller: variant_sweep.Caller) -> bool:
     """Enable or disable a type on one host.
 
-    :returns: the host's name if the host changed
+    :returns: whether the host changed
     """
     host = host_db.lock(session, name)
     if host is None:
@@ -146,12 +146,15 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
     # not be enabled at the same time.
     host_db.lock_row(session, 'variants')
     row = _settable(session, variant, vgpu_type, name, enabled=enabled)
-    changed = variant_changes.enable(
-        session, host, host_rows.load_one(session, host.id), row.id,
-        vgpu_type, enabled=enabled)
+    generation = host.generation
+    change = variant_db.Change(
+        version=0, variant_id=row.id, vgpu_type=vgpu_type, enabled=enabled)
+    # Whether guests can get whole GPUs decides which must be clean.
+    settle.change(session, host, lambda rows: recleaning.clean_again(
+        variant_matching.changed(rows, [change])))
     _record(session, variant, vgpu_type, name, enabled=enabled)
     caller.check_wanted()
-    return [name] if changed else []
+    return host.generation != generation
 
 
 def _settable(session: orm.Session, variant: str, vgpu_type: str,
@@ -159,8 +162,7 @@ def _settable(session: orm.Session, variant: str, vgpu_type: str,
     """Return the variant if its type can be enabled or disabled.
 
     :raises NotFound: no GPU of the variant (on the host) has such a type
-    :raises Conflict: another change is not on all hosts yet, or another type
-        has the resource class
+    :raises Conflict: another type has the resource class
     """
     row = variant_db.get(session, variant)
     known = vgpu_type_db.of_variant(session, row.id, host)
@@ -170,7 +172,6 @@ def _settable(session: orm.Session, variant: str, vgpu_type: str,
             kind='vGPU type',
             name=f'{vgpu_type} of {variant}{where} (known: '
                  f'{", ".join(known) or "none; no host has such a GPU"})')
-    variant_changes.check_settled(session, row)
     if enabled:
         _check_class(session, row, vgpu_type)
     return row
@@ -194,8 +195,9 @@ def _check_class(session: orm.Session, row: models.Variant,
     owners = {
         naming.resource_class(name, other): f'type {other} of {name}'
         # What is being enabled on all hosts may not be listed on one yet.
-        for name, other in (*vgpu_type_db.listed(session),
-                            *change_db.types_being_enabled(session))
+        for name, other in (*vgpu_type_db.listed(session), *(
+            (variant.name, name) for variant in variant_db.all(session)
+            for name in variant_db.enabled_types(variant)))
         if other != naming.PASSTHROUGH
         and (name, other) != (row.name, vgpu_type)}
     owners |= {variant.resource_class: f'variant {variant.name}'

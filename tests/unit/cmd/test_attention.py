@@ -150,9 +150,9 @@ class StatusTest(base.CommandTestCase):
             list(self.status(2)))
 
     def test_variant_with_a_reason_is_a_warning(self):
-        with self.conductor.db.writer() as session:
-            session.execute(sa.update(models.Variant).values(
-                reason='it was undone'))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.db.variant.doubts',
+            lambda session: {'H100': 'no step can pass'}))
         self.assertEqual(
             {attention.Cause.VARIANT_DOUBTFUL: ('warning', 1, 'H100')},
             self.status(1))

@@ -6,7 +6,7 @@ import dataclasses
 import fixtures
 
 from gpgpu_plugin.cmd import variant as variant_cmd
-from gpgpu_plugin.conductor import variant_worker
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.domain import variant as rules
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
@@ -243,7 +243,7 @@ class VariantTest(base.CommandTestCase):
         self.done('variant', 'create', *base.H100)
         self.conductor.stop()
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.conductor.variant_worker.VariantWorker.start',
+                'gpgpu_plugin.conductor.variant_sweep.VariantSweep.start',
                 lambda worker: None):
             self.conductor.start()
         self.useFixture(fixtures.MonkeyPatch(
@@ -251,10 +251,10 @@ class VariantTest(base.CommandTestCase):
         for command, status in (
                 (('create', 'X', *base.H100[1:], '--subsystem-vendor',
                   '10de', '--subsystem', '16c1'), 'applying'),
-                (('set', 'H100', '--revision', 'a1'), 'changing'),
+                (('set', 'H100', '--revision', 'a1'), 'applying'),
                 (('delete', 'X'), 'deleting')):
             if command[0] == 'delete':
-                worker = variant_worker.VariantWorker(
+                worker = variant_sweep.VariantSweep(
                     self.conductor.db, test_manager.FakeComputeAPI())
                 worker.run_once()
             result = self.manage('variant', *command)
@@ -266,7 +266,7 @@ class VariantTest(base.CommandTestCase):
             shown = self.json('variant', 'show', command[1])
             self.assertEqual((status, 1), (
                 shown['Status'], shown['Hosts Pending']))
-        self.assertIn('has yet to reach 1 hosts', self.refused(
+        self.assertIn('it is being deleted', self.refused(
             'variant', 'set', 'X', '--trait', 'CUSTOM_B'))
 
     def test_unknown_variant_is_not_found(self):

@@ -67,12 +67,12 @@ class VGPUTypeTest(base.CommandTestCase):
 
     def test_change_that_takes_longer_than_its_call_is_noted(self):
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.conductor.variant_worker.VariantWorker.run_once',
+                'gpgpu_plugin.conductor.variant_sweep.VariantSweep.run_once',
                 lambda worker: None), fixtures.MonkeyPatch(
                 'gpgpu_plugin.conductor.operator_calls._PART', -1):
             result = self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
         self.assertEqual(0, result.code)
-        self.assertIn('variant T4 has status applying: 2 hosts are left',
+        self.assertIn('variant T4 has status applying: 3 hosts are left',
                       result.err)
 
     def test_show_has_the_details_of_every_host(self):

@@ -11,7 +11,7 @@ from oslotest import base
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -95,7 +95,7 @@ class Content:
         for name in self.types:
             vgpu_type_admin.set_enabled(
                 db, self.variant.name, name, None, enabled=True,
-                caller=variant_changes.PATIENT)
+                caller=variant_sweep.PATIENT)
 
 
 class ConductorTestCase(base.BaseTestCase):

@@ -87,9 +87,9 @@ class StatementsTest(base.ConductorTestCase):
         # (2), and in the end the capacities.
         self.count(9, cleaning.started, self.db, task.device_uuid, task.token,
                    'attempt')
-        # As above, and for its record the last assignment, the variant and the
-        # record itself.
-        self.count(14, cleaning.finished, self.db, task.device_uuid, 'attempt',
+        # As above, all variants, and for its record the last assignment, the
+        # variant and the record itself.
+        self.count(15, cleaning.finished, self.db, task.device_uuid, 'attempt',
                    task.steps, cleaned.results(task.steps))
 
     def test_claim_that_is_refused_or_repeated_only_reads(self):

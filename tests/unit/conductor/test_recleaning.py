@@ -63,7 +63,7 @@ class CleanAgainTest(base.ConductorTestCase):
             self.db, dataclasses.replace(
                 variant_admin.show(self.db, 'H100'),
                 cleaning_policy='default'),
-            variant_admin.variant_changes.Caller(tell=notified.extend))
+            variant_admin.variant_sweep.Caller(tell=notified.append))
         self.assertEqual(['h1'], notified)
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertEqual(('reset', 'settings', 'canary'), task.steps)
@@ -107,7 +107,7 @@ class CleanAgainTest(base.ConductorTestCase):
             self.db, dataclasses.replace(
                 variant_admin.show(self.db, 'H100'),
                 cleaning_policy='default'),
-            variant_admin.variant_changes.Caller(is_over=lambda: True))
+            variant_admin.variant_sweep.Caller(is_over=lambda: True))
         self.assertEqual({'available': 8}, self.states())
         self.assertRaises(exception.ClaimDenied, self.boot, 1)
 

@@ -5,7 +5,7 @@ import dataclasses
 from unittest import mock
 
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import video_ram
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -53,7 +53,7 @@ class SyncTest(vgpu_base.VGPUTestCase):
         self.assertEqual((True, 16384), self.types()['passthrough'])
         [known] = variant_admin.list_all(self.db)
         variant_admin.set_(self.db, dataclasses.replace(
-            known, memory_mib=15360), caller=variant_changes.PATIENT)
+            known, memory_mib=15360), caller=variant_sweep.PATIENT)
         self.assertEqual((True, 15360), self.types()['passthrough'])
         self.report(*vgpu_base.TYPES)
         self.assertEqual((True, 15360), self.types()['passthrough'])

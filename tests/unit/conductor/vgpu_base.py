@@ -7,7 +7,7 @@ from hypothesis import settings
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import variant_changes
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -69,7 +69,7 @@ class VGPUTestCase(base.ConductorTestCase):
             ('T4-1Q', 'T4-4Q', 'T4-16Q'), cleaned_before=self.cleaned_before)
 
     def enable(self, name, host=None, *, enabled=True,
-               caller=variant_changes.PATIENT):
+               caller=variant_sweep.PATIENT):
         return vgpu_type_admin.set_enabled(
             self.db, 'T4', name, host, enabled=enabled, caller=caller)
 

@@ -87,12 +87,14 @@ def _hosts() -> None:
                           'for the host.'),
         sa.Column('session_began_at', sa.DateTime(), nullable=False,
                   comment='When that start began its first session (UTC).'),
+        sa.Column('variants_version', sa.BigInteger(), nullable=False,
+                  comment='Changes of variants up to this number are in its '
+                          'groups.'),
         sa.Column('plugin_version', sa.String(64), nullable=False,
                   comment='Version of its gpgpu_plugin.'),
         sa.Column('start_uuid', _UUID,
                   comment='That start. NULL: the host must begin a new '
-                          'session, since the database was restored or a '
-                          'change of a variant failed on it.'),
+                          'session, since the database was restored.'),
         sa.Column('machine', sa.Text(), nullable=False,
                   comment='JSON of the identity of its machine.'),
         sa.Column('heard_at', sa.Double(), nullable=False,
@@ -173,12 +175,12 @@ def _variants() -> None:
         sa.Column('enabled_types', sa.Text(), nullable=False,
                   comment='JSON list of the vGPU types that new groups '
                           'offer.'),
-        sa.Column('status', sa.String(16), nullable=False,
-                  comment='Whether a change of it is being applied to '
-                          'hosts.'),
-        sa.Column('reason', sa.Text(),
-                  comment='Why its last change was undone; NULL: it was '
-                          'not.'),
+        sa.Column('deleting', sa.Boolean(), nullable=False,
+                  comment='It matches no devices any more, and is deleted '
+                          'with its last group.'),
+        sa.Column('version', sa.BigInteger(), nullable=False,
+                  comment='Number of its last change; hosts with a lower '
+                          'variants_version do not have it yet.'),
         sa.PrimaryKeyConstraint('id', name='pk_variants'),
         sa.UniqueConstraint('name', name='uq_variants_name'),
         sa.UniqueConstraint('normalized_name',
@@ -188,35 +190,21 @@ def _variants() -> None:
 def _variant_changes() -> None:
     ddl.create_table(
         'variant_changes',
-        sa.Column('id', sa.Integer(), nullable=False),
+        sa.Column('version', sa.BigInteger(), autoincrement=False,
+                  nullable=False,
+                  comment='Number among the changes of all variants.'),
         sa.Column('variant_id', sa.Integer(), nullable=False,
-                  comment='Variant, which has its new values already.'),
-        sa.Column('ids', sa.Text(), nullable=False,
-                  comment='JSON list of pairs of vendor and product id: '
-                          'hosts with such devices are concerned.'),
-        sa.Column('before', sa.Text(),
-                  comment='JSON of the values to which the variant returns '
-                          'if the change is undone; NULL: it was created.'),
+                  comment='Variant of the groups.'),
         sa.Column('vgpu_type', sa.String(64),
-                  comment='Type that is being enabled or disabled; NULL: '
-                          'that is not the change.'),
-        sa.Column('enabled', sa.Boolean(),
-                  comment='Whether that type is being enabled.'),
-        sa.Column('clears_groups', sa.Boolean(), nullable=False,
-                  comment='The change is that groups lose what they have of '
-                          'their own.'),
-        sa.Column('last_host_id', sa.Integer(), nullable=False,
-                  comment='Hosts up to this id are done, but for '
-                          'skipped_hosts.'),
-        sa.Column('skipped_hosts', sa.Text(), nullable=False,
-                  comment='JSON list of the ids of hosts that were locked, '
-                          'or on which the change failed, to be done one by '
-                          'one.'),
-        sa.PrimaryKeyConstraint('id', name='pk_variant_changes'),
+                  comment='Type that is enabled or disabled; NULL: groups '
+                          'lose the allocation policy of their own.'),
+        sa.Column('enabled', sa.Boolean(), nullable=False,
+                  comment='Whether that type is enabled.'),
+        sa.PrimaryKeyConstraint('version', name='pk_variant_changes'),
         sa.ForeignKeyConstraint(['variant_id'], ['variants.id'],
-                                name='fk_variant_changes_variant_id'),
-        sa.UniqueConstraint('variant_id',
-                            name='uq_variant_changes_variant_id'))
+                                name='fk_variant_changes_variant_id'))
+    ddl.create_index('ix_variant_changes_variant_id', 'variant_changes',
+                     ['variant_id'])
 
 
 def _host_gpu_groups() -> None:

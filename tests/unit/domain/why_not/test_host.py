@@ -6,7 +6,6 @@ import dataclasses
 from oslotest import base as oslotest_base
 
 from gpgpu_plugin.domain import host_state
-from gpgpu_plugin.domain import variant
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
 from tests.unit.domain.why_not import base
@@ -38,7 +37,7 @@ class FindingsTest(oslotest_base.BaseTestCase):
 
     def test_all_reasons_are_named(self):
         host = base.t4s(FREE, USED, state=host_state.HostState.SILENT,
-                        draining=True, status=variant.Status.CHANGING)
+                        draining=True, is_deleting=True)
         [group] = host.groups
         host = dataclasses.replace(host, groups=(dataclasses.replace(
             group, types=tuple(
