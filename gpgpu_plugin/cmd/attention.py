@@ -62,8 +62,10 @@ class Status(reach.Command, lister.Lister):
         kinds = collections.defaultdict(set)
         places = {}
         for held in self.api.hold_list(context):
-            kinds[held.device].add(held.kind)
-            places[held.device] = f'{held.host} {held.address}'
+            # Those of hosts are among the states of hosts.
+            if held.device is not None:
+                kinds[held.device].add(held.kind)
+                places[held.device] = f'{held.host} {held.address}'
         for uuid, place in places.items():
             for cause in attention.of_holds(kinds[uuid]):
                 yield cause, place

@@ -19,12 +19,13 @@ _LIST = ('id', 'host', 'address', 'device', 'kind', 'since', 'actor',
 
 
 class HoldList(reach.Command, lister.Lister):
-    """List holds of devices, the oldest first."""
+    """List holds of devices and hosts, the oldest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--host', help='only holds of devices there')
-        parser.add_argument('--kind', choices=list(hold.HoldKind),
+        parser.add_argument(
+            '--host', help='only holds of the host and of devices there')
+        parser.add_argument('--kind', choices=list(hold.KINDS),
                             help='only holds of this kind')
         paging.add_arguments(parser, 'its ID')
         return parser

@@ -67,11 +67,14 @@ class HostDrain(reach.Command, lister.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('host', help='name of the nova-compute service')
+        parser.add_argument('--reason', metavar='TEXT',
+                            help='why, for whoever finds the host so')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         host = parsed_args.host
-        self.api.host_drain(gpgpu_context.admin(), host, draining=True)
+        self.api.host_drain(gpgpu_context.admin(), host, draining=True,
+                            reason=parsed_args.reason)
         left = self.api.assignment_list(gpgpu_context.admin(), host=host)
         # Afterwards: devices of assignments that just ended are unclean.
         shown = self.api.host_show(gpgpu_context.admin(), host)

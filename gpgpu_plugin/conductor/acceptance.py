@@ -16,6 +16,7 @@ from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
@@ -37,7 +38,8 @@ def accept(db: api.Database, uuids: Sequence[str], reason: str,
     with db.reader() as session:
         # None of the others is assigned before it is accepted.
         used = assignment_db.last_of(
-            session, host_rows.load_one(session, host_id).by_id)
+            session, host_rows.load_one(
+                session, *host_db.by_ids(session, [host_id])).by_id)
 
     def rule(rows: host_rows.HostRows,
              _: host_rows.Device) -> host_rows.HostRows:

@@ -24,11 +24,10 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import claim as objects
@@ -44,30 +43,30 @@ _LONGEST = 10 * 365 * 86400
 """Seconds of the longest usage that is adopted; a host may name any number."""
 
 
-def adopt(session: orm.Session, host: models.Host, rows: _Rows,
+def adopt(session: orm.Session, rows: _Rows,
           book: Sequence[objects.Assignment] | None) -> Adopted:
     """Bring the rows of a (locked) host in line with its book.
 
     :param book: assignments in the host's book; None: it was not sent
     :raises Invalid: the database was restored and the book was not sent
     """
+    is_restored = rows.is_held(hold.HostHoldKind.RESTORED)
     if book is None:
-        if host.restored:
+        if is_restored:
             raise exception.Invalid(
                 field='assignments', value=None,
                 expected='the assignments in the book of the host, since the '
                          'database was restored')
         return Adopted(rows)
     adopted = unknown(session, book)
-    if not adopted and not host.restored:
+    if not adopted and not is_restored:
         return Adopted(rows)
     listed = {assignment.uuid for assignment in book}
     result = Adopted(rows)
     for assignment in adopted:
         result = _adopt(session, result, assignment, listed)
-    host.restored = False
-    host_db.changed(host)
-    return result._replace(rows=_distrust_free(result.rows, listed))
+    return result._replace(rows=_distrust_free(result.rows.hold_host(
+        hold.HostHoldKind.RESTORED, held=False), listed))
 
 
 def unknown(session: orm.Session, book: Sequence[objects.Assignment],
@@ -147,7 +146,7 @@ def _adopt(session: orm.Session, result: Adopted,
                   'book of the host but not in the database, and cannot be '
                   'adopted: assignment %s of the book has the same device. '
                   'Its device is not offered', assignment.uuid,
-                  assignment.instance_uuid, rows.name, assignment.address,
+                  assignment.instance_uuid, rows.host.name, assignment.address,
                   twice.uuid)
         return result._replace(
             rows=rows.note('adopt_failed', [twice],
@@ -161,7 +160,7 @@ def _adopt(session: orm.Session, result: Adopted,
     row = _row(session, rows, assignment, rows.now(device))
     LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
                 'which the database did not know', row.uuid,
-                row.instance_uuid, rows.name, device.address)
+                row.instance_uuid, rows.host.name, device.address)
     return result._replace(
         rows=rows.assign([row]).note('adopt', [row]),
         active=[*result.active, row])
@@ -188,7 +187,7 @@ def _row(session: orm.Session, rows: _Rows, assignment: objects.Assignment,
     ordinals = {row.ordinal for row in rows.assignments
                 if _key(row) == _key(assignment)}
     return _Row(
-        uuid=assignment.uuid, device=device, host_id=rows.id,
+        uuid=assignment.uuid, device=device, host_id=rows.host.id,
         instance_uuid=assignment.instance_uuid, role=assignment.role,
         migration_uuid=assignment.migration_uuid or '',
         source_host=assignment.source_host,

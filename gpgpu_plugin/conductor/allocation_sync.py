@@ -23,7 +23,6 @@ from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import coverage
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -53,14 +52,14 @@ def compare(db: api.Database, host_name: str, allocations: Allocations,
 
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(session, [host_id])
-        sessions.check(host, origin)
-        if origin is not None:
-            if number <= host.comparison_number:
-                return inventory.of_host(session, host)
-            host.comparison_number = number
+        sessions.check(session, host, origin)
+        if origin is not None and number <= host.comparison_number:
+            return inventory.of_host(session, host)
         _resume_usage(session, host, used)
         return settle.change(session, host, lambda rows: _compared(
-            rows, allocations, known))
+            rows if origin is None
+            else rows.change_host(comparison_number=number),
+            allocations, known))
     return db.write(work)
 
 
@@ -85,7 +84,7 @@ def _compared(rows: host_rows.HostRows, allocations: Allocations,
     return rows
 
 
-def _resume_usage(session: orm.Session, host: models.Host,
+def _resume_usage(session: orm.Session, host: host_db.HostRow,
                   used: Collection[str]) -> None:
     resumed = usage_db.resume(session, host.id, used) if used else []
     if resumed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -13,6 +13,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
@@ -59,14 +60,14 @@ def groups(rows: host_rows.HostRows) -> list[LoadedGroup]:
     return [LoadedGroup.of(group) for group in rows.groups]
 
 
-def load(session: orm.Session,
-         host_ids: Collection[int]) -> dict[int, list[LoadedGroup]]:
+def load(session: orm.Session, hosts: Iterable[host_db.HostRow],
+         ) -> dict[int, list[LoadedGroup]]:
     """Return the groups of hosts, in two statements.
 
     :returns: by the host's id
     """
     return {host_id: groups(rows) for host_id, rows
-            in host_rows.load(session, host_ids).items()}
+            in host_rows.load(session, hosts).items()}
 
 
 def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:

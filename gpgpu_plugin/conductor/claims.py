@@ -34,7 +34,6 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import offer as offer_mod
@@ -71,15 +70,15 @@ def claim(db: api.Database, request: objects.ClaimRequest,
 
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
-        before = host_rows.load_one(session, host.id)
-        after = variant_matching.up_to_date(session, host, before)
+        before = host_rows.load_one(session, host)
+        after = variant_matching.up_to_date(session, before)
         assigned = _assigned_before(request, after.assignments)
         if not assigned:
-            assigned = _assign(session, host, after, request, lease, _select(
+            assigned = _assign(session, after, request, lease, _select(
                 session, host, request, capacity.groups(after), known,
                 exact_projects))
             after = after.assign(assigned).note('claim', assigned)
-        granted = _granted(session, host, request, before, after, assigned)
+        granted = _granted(session, request, before, after, assigned)
         # Last of all: the transaction may have waited for the lock.
         is_wanted()
         return granted
@@ -91,7 +90,7 @@ def claim(db: api.Database, request: objects.ClaimRequest,
     return db.write(work)
 
 
-def _select(session: orm.Session, host: models.Host,
+def _select(session: orm.Session, host: host_db.HostRow,
             request: objects.ClaimRequest,
             groups: Sequence[capacity.LoadedGroup],
             known: refusals_mod.Refusals, exact_projects: Collection[str],
@@ -125,28 +124,27 @@ class _Selected(typing.NamedTuple):
     unit: offer_mod.Selection
 
 
-def _granted(session: orm.Session, host: models.Host,
-             request: objects.ClaimRequest, before: host_rows.HostRows,
-             after: host_rows.HostRows,
+def _granted(session: orm.Session, request: objects.ClaimRequest,
+             before: host_rows.HostRows, after: host_rows.HostRows,
              assigned: Sequence[assignment_db.AssignmentRow]) -> objects.Claim:
     """Return what the caller gets, and write what the host offers now."""
     variants = {group.id: group.variant.name for group in after.empty_groups}
     return objects.Claim(
-        inventory=settle.settle(session, host, before, after),
+        inventory=settle.settle(session, before, after),
         assignments=tuple(
-            view(assignment_db.Active(row, host.name, variants.get(
+            view(assignment_db.Active(row, after.host.name, variants.get(
                 row.device.group_id or 0))) for row in assigned),
         numa_nodes=selection.numa_nodes(request, after, assigned))
 
 
 def _lock_host(session: orm.Session, request: objects.ClaimRequest,
-               origin: session_obj.Origin | None) -> models.Host:
+               origin: session_obj.Origin | None) -> host_db.HostRow:
     """Return the host, locked.
 
     :raises ClaimDenied: it has not reported its devices
     """
     host = host_db.lock(session, request.host)
-    sessions.check(host, origin, reported=False)
+    sessions.check(session, host, origin, reported=False)
     if host is None or (origin is not None and not host.report_number):
         raise selection.denied(
             request, _Reason.HOST_UNKNOWN,
@@ -184,9 +182,9 @@ def _assigned_before(request: objects.ClaimRequest,
     return found
 
 
-def _assign(session: orm.Session, host: models.Host,
-            rows: host_rows.HostRows, request: objects.ClaimRequest,
-            lease: float, units: Sequence[_Selected],
+def _assign(session: orm.Session, rows: host_rows.HostRows,
+            request: objects.ClaimRequest, lease: float,
+            units: Sequence[_Selected],
             ) -> list[assignment_db.AssignmentRow]:
     """Return the assignments of a claim."""
     devices = device_rows.take(
@@ -199,7 +197,7 @@ def _assign(session: orm.Session, host: models.Host,
     assigned: list[assignment_db.AssignmentRow] = []
     for unit, device in zip(units, devices, strict=True):
         assigned.append(assignment_db.AssignmentRow(
-            uuid=str(uuid.uuid4()), device=device, host_id=host.id,
+            uuid=str(uuid.uuid4()), device=device, host_id=rows.host.id,
             instance_uuid=request.instance_uuid, role=request.role,
             migration_uuid=request.migration_uuid or '',
             ordinal=len(assigned),
@@ -210,7 +208,7 @@ def _assign(session: orm.Session, host: models.Host,
             allocated=is_exact or allocated[unit.resource_class] > 0,
             claimed_at=clock.utc(session),
             lease_expires_at=clock.epoch(session) + lease,
-            host_generation=host.generation,
+            host_generation=rows.host.generation,
             source_host=request.source_host,
             project_id=request.project_id, user_id=request.user_id,
             flavor=request.flavor, exact=is_exact))
@@ -247,21 +245,21 @@ def activate(db: api.Database, uuids: Sequence[str],
     def work(session: orm.Session) -> inventory_obj.HostInventory:
         [host] = host_db.lock_ids(
             session, [host_id] if host_id is not None else [])
-        sessions.check(host, origin)
-        before = host_rows.load_one(session, host.id)
+        sessions.check(session, host, origin)
+        before = host_rows.load_one(session, host)
         found = [row for row in before.assignments if row.uuid in uuids]
         missing = set(uuids) - {row.uuid for row in found}
         if missing:
             raise _not_active(missing)
-        rows = activated(variant_matching.up_to_date(
-            session, host, before), found)
+        rows = activated(
+            variant_matching.up_to_date(session, before), found)
         rows = rows.put_assignments(*(
             dataclasses.replace(row, guest_addresses=_checked(
                 guest_addresses[row.uuid]))
             for row in rows.assignments
             if guest_addresses and row.uuid in uuids
             and row.uuid in guest_addresses))
-        return settle.settle(session, host, before, driver_capacity.merged(
+        return settle.settle(session, before, driver_capacity.merged(
             session, rows, driver_capacities))
     if host_id is None:
         raise _not_active(uuids)
@@ -316,7 +314,7 @@ def of_origin(db: api.Database, origin: session_obj.Origin,
     """Return a host's active assignments (Conductor.host_assignments)."""
     with db.reader() as session:
         host = host_db.find(session, origin.host)
-        sessions.check(host, origin, hear=False)
+        sessions.refuse(host, origin)
         assert host is not None
         active = assignment_db.of_hosts(session, [host.id])
         missing = set(known) - {found.row.uuid for found in active}

@@ -23,7 +23,6 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
@@ -61,7 +60,7 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         host = host_db.find(session, host_name)
         if host is None:
             return ()
-        rows = host_rows.load_one(session, host.id)
+        rows = host_rows.load_one(session, host)
         devices = [device for device in rows.devices
                    if _is_to_clean(rows, device)]
         ids = [device.id for device in devices]
@@ -121,10 +120,10 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         host = host_db.find(session, origin.host)
         sessions.refuse(host, origin, reported=False)
         assert host is not None
-        if host.restored:
+        rows = host_rows.load_one(session, host)
+        if rows.is_held(hold.HostHoldKind.RESTORED):
             # Nobody knows what the backup does not; they are cleaned first.
             return tuple(gpus)
-        rows = host_rows.load_one(session, host.id)
         return tuple(
             gpu.stable_id for gpu in rows.devices if gpu.stable_id in gpus
             and (hold.is_withdrawn(gpu.holds)
@@ -136,15 +135,15 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
 
 def _lock(session: orm.Session, host_id: int, device_uuid: str,
           origin: session_obj.Origin | None,
-          ) -> tuple[models.Host, host_rows.HostRows, host_rows.Device]:
-    """Return a device and its host, which is locked.
+          ) -> tuple[host_rows.HostRows, host_rows.Device]:
+    """Return a device and the rows of its host, which is locked.
 
     :raises NotFound: the device was deleted
     """
     [host] = host_db.lock_ids(session, [host_id])
-    sessions.check(host, origin)
-    rows = host_rows.load_one(session, host.id)
-    return host, rows, rows.device(device_uuid)
+    sessions.check(session, host, origin)
+    rows = host_rows.load_one(session, host)
+    return rows, rows.device(device_uuid)
 
 
 def _token(device: device_db.DeviceRow) -> str | None:
@@ -169,7 +168,7 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
-        host, before, device = _lock(session, host_id, device_uuid, origin)
+        before, device = _lock(session, host_id, device_uuid, origin)
         if (device.state == _State.CLEANING
                 and device.clean_attempt == attempt):
             # The same call came twice, and its caller sees one answer only.
@@ -184,7 +183,7 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
                     'its host began another cleaning before this one had a '
                     'verdict')
         # A verdict on an earlier attempt is refused from now on.
-        settle.settle(session, host, before, rows.apply(
+        settle.settle(session, before, rows.apply(
             device, _Event.CLEAN, clean_attempt=attempt,
             reason=None).note('clean_started', [device]))
         ledger.start(session, device)
@@ -196,10 +195,11 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
             origin: session_obj.Origin | None = None) -> str | None:
     """Return why a device is not clean (ConductorAPI.clean_failure)."""
     with db.reader() as session:
-        host_id = device_db.get(session, device_uuid).host_id
-        rows = host_rows.load_one(session, host_id)
+        [host] = host_db.by_ids(session, [
+            device_db.get(session, device_uuid).host_id])
+        rows = host_rows.load_one(session, host)
         device = rows.device(device_uuid)
-        sessions.refuse(session.get(models.Host, host_id), origin)
+        sessions.refuse(host, origin)
         _check(device, attempt, (_State.CLEANING,))
         group = rows.group_of(device)
         return rules.failure(
@@ -222,7 +222,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
 
     def work(session: orm.Session,
              ) -> tuple[Ended, inventory_obj.HostInventory]:
-        host, before, device = _lock(session, host_id, device_uuid, origin)
+        before, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
         group = before.group_of(device)
         required = capacity.required_steps(
@@ -235,13 +235,14 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
             session, rows.note(kind, [device], detail), driver_capacities)
         if kind == 'clean_passed':
             # While it was assigned, it kept a variant that may match no more.
-            rows = variant_matching.apply(session, host, rows)
+            rows = variant_matching.apply(session, rows)
         verdict = _VERDICTS[kind]
         ended = Ended(verdict, ledger.add(
-            session, host, device, verdict, steps=required, results=found,
+            session, rows.host.name, device, verdict, steps=required,
+            results=found,
             reason=None if verdict is ledger_rules.Verdict.PASSED
             else rules.shortened(detail)))
-        return ended, settle.settle(session, host, before, rows)
+        return ended, settle.settle(session, before, rows)
     ended, offered = db.write(work)
     observer(ended)
     return offered
@@ -253,9 +254,9 @@ def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session) -> None:
-        host, before, device = _lock(session, host_id, device_uuid, origin)
+        before, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
-        settle.settle(session, host, before, before.apply(
+        settle.settle(session, before, before.apply(
             device, _Event.CLEAN_INTERRUPTED, clean_attempt=None,
             reason=rules.shortened(f'waits: {reason}')).note(
                 'clean_interrupted', [device], reason))

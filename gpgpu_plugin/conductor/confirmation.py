@@ -41,8 +41,9 @@ def confirm(
             tuple[inventory_obj.HostInventory, ...], tuple[str, ...]]:
         hosts = {host.id: host
                  for host in host_db.lock_ids(session, sorted(host_ids))}
-        sessions.check(hosts.get(origin_id), origin, reported=False)
-        rows = host_rows.load(session, hosts)
+        sessions.check(session, hosts.get(origin_id), origin,
+                       reported=False)
+        rows = host_rows.load(session, hosts.values())
         active = [row for host_id in hosts
                   for row in rows[host_id].assignments
                   if row.instance_uuid == confirmation.instance_uuid]
@@ -56,10 +57,9 @@ def confirm(
         at = clock.utc(session)
         return (tuple(
             settle.settle(
-                session, host, rows[host.id], _confirmed(
-                    variant_matching.up_to_date(
-                        session, host, rows[host.id]), destination, ended,
-                    is_own=host.id == origin_id),
+                session, rows[host.id], _confirmed(
+                    variant_matching.up_to_date(session, rows[host.id]),
+                    destination, ended, is_own=host.id == origin_id),
                 settle.Ending(
                     at=at, alive_since=host.session_began_at
                     if host.id == origin_id else None))
@@ -160,13 +160,13 @@ def _confirmed(rows: host_rows.HostRows,
         was hard rebooted. As claims of the role ``instance`` they would count
         as those of a build that failed
     """
-    own = [row for row in destination if row.host_id == rows.id]
+    own = [row for row in destination if row.host_id == rows.host.id]
     if is_own:
         rows = claims.activated(rows, [
             row for row in own
             if row.device.state == device_rules.DeviceState.PROVISIONING])
     rows = releases.released(
-        rows, [row for row in ended if row.host_id == rows.id])
+        rows, [row for row in ended if row.host_id == rows.host.id])
     uuids = {row.uuid for row in own}
     found = [dataclasses.replace(
         row, role=str(objects.ClaimRole.INSTANCE), migration_uuid='')

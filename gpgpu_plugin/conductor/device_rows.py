@@ -59,6 +59,6 @@ def new_row(rows: host_rows.HostRows, stable_id: str,
     A report fills in what is unknown.
     """
     return host_rows.Device(
-        id=rows.new_id(), uuid=str(uuid.uuid4()), host_id=rows.id,
+        id=rows.new_id(), uuid=str(uuid.uuid4()), host_id=rows.host.id,
         stable_id=stable_id, address=address, pci_function=device_db.dump(
             pci.PCIFunction(id=stable_id, address=address)))

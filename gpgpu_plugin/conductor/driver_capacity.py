@@ -18,7 +18,7 @@ def merged(session: orm.Session, rows: host_rows.HostRows,
     """Return the rows of a host with what the drivers of its GPUs report."""
     if not reported:
         return rows
-    places = assignment_db.places(session, rows.id, [
+    places = assignment_db.places(session, rows.host.id, [
         name for report in reported.values() for name in report.existing])
     used = rows.types_in_use
     for stable_id, report in reported.items():

@@ -24,7 +24,6 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
@@ -60,14 +59,14 @@ def check_project(project_id: str | None, projects: Collection[str]) -> None:
 
 
 def locate(session: orm.Session, names: Iterable[exact.DeviceName],
-           ) -> tuple[models.Host, dict[str, exact.DeviceName]]:
+           ) -> tuple[host_db.HostRow, dict[str, exact.DeviceName]]:
     """Return the host of devices, and their names by their stable ids.
 
     :raises Unsatisfiable: there is no such device, one was named twice, or
         they are on several hosts
     """
     found: dict[str, exact.DeviceName] = {}
-    hosts: dict[int, models.Host] = {}
+    hosts: dict[int, host_db.HostRow] = {}
     for name in names:
         host, device = _find(session, name)
         hosts[host.id] = host
@@ -86,7 +85,7 @@ def locate(session: orm.Session, names: Iterable[exact.DeviceName],
 
 
 def _find(session: orm.Session, name: exact.DeviceName,
-          ) -> tuple[models.Host, device_db.DeviceRow]:
+          ) -> tuple[host_db.HostRow, device_db.DeviceRow]:
     if name.uuid:
         try:
             device = device_db.get(session, name.uuid)
@@ -200,7 +199,7 @@ def _find_host(session: orm.Session, request: scheduling_obj.ExactRequest,
     names = parse(request.devices)
     check_flavor(session, request.flavor_classes)
     host, found = locate(session, names)
-    rows = host_rows.load_one(session, host.id)
+    rows = host_rows.load_one(session, host)
     own = held(rows.assignments, request.instance_uuid)
     selected = select(capacity.groups(rows), found, own)
     # What the instance has is not available, and only its claim knows better.

@@ -28,7 +28,6 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import examination as examination_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.doctor import database
@@ -96,7 +95,7 @@ def _usages_of_unknown_hosts(session: orm.Session) -> list[drift_mod.Drift]:
             for drift in database.usages(host, [uuid], ())]
 
 
-def _records(session: orm.Session, hosts: Sequence[models.Host],
+def _records(session: orm.Session, hosts: Sequence[host_db.HostRow],
              ) -> tuple[view.HostRecord, ...]:
     """Return what the database says; a host that cannot be read is a drift."""
     try:
@@ -113,7 +112,7 @@ def _records(session: orm.Session, hosts: Sequence[models.Host],
                 database=str(exc)),)),)
 
 
-def _read(session: orm.Session, hosts: Sequence[models.Host],
+def _read(session: orm.Session, hosts: Sequence[host_db.HostRow],
           ) -> tuple[view.HostRecord, ...]:
     """Return what the database says, in as many statements for all hosts.
 
@@ -121,23 +120,25 @@ def _read(session: orm.Session, hosts: Sequence[models.Host],
     :raises Invalid: the same
     """
     ids = [host.id for host in hosts]
-    groups = capacity.load(session, ids)
+    loaded = host_rows.load(session, hosts)
     busy = examination_db.busy_devices(session, ids)
     usages = examination_db.running_usages(
         session, [host.name for host in hosts])
+    # A database that lost its unique keys may have two of one device.
     assigned: dict[int, list[host_rows.Assignment]] = {
         host: [] for host in ids}
     for row, *_ in assignment_db.of_hosts(session, ids):
         assigned[row.host_id].append(row)
     return tuple(_record(
-        host, groups[host.id], assigned[host.id], busy.get(host.id, ()),
+        loaded[host.id], assigned[host.id], busy.get(host.id, ()),
         usages.get(host.name, ())) for host in hosts)
 
 
-def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
+def _record(loaded: host_rows.HostRows,
             assigned: Sequence[host_rows.Assignment],
             busy: Collection[tuple[str, str, str]],
             usages: Sequence[str]) -> view.HostRecord:
+    host, groups = loaded.host, capacity.groups(loaded)
     providers = {group.rows.id: group.value.provider_uuid
                  for group in groups}
     rows = tuple(_assigned(row, providers) for row in assigned)
@@ -146,8 +147,8 @@ def _record(host: models.Host, groups: Sequence[capacity.LoadedGroup],
         groups=inventory.inventory(host, groups).groups,
         drifts=database.compare(view.HostRows(
             host=host.name, assignments=rows, usages=tuple(usages),
-            restored_since=(host_state.utc(host.heard_at)
-                            if host.restored else None),
+            restored_since=(host_state.utc(host.heard_at) if loaded.is_held(
+                hold.HostHoldKind.RESTORED) else None),
             busy_devices=tuple(
                 view.DeviceRow(uuid=uuid, address=address, state=state)
                 for uuid, address, state in busy),
@@ -209,35 +210,35 @@ def repair(db: api.Database, found: drift_mod.Drift, actor: str) -> bool:
     return db.write(work)
 
 
-def _repair_device(session: orm.Session, host: models.Host | None,
+def _repair_device(session: orm.Session, host: host_db.HostRow | None,
                    found: drift_mod.Drift) -> None:
     """Put a device into the state that its assignment, or its lack, needs."""
     assert host is not None
     assert found.repair is not None
-    before = host_rows.load_one(session, host.id)
+    before = host_rows.load_one(session, host)
     device = before.device(found.subject)
     rows = before.apply(device, _DEVICE_EVENTS[found.repair])
     if found.repair is _Repair.QUARANTINE:
         rows = holds.add(rows, device, hold.HoldKind.FAILED,
                          'its state had no assignment; see "gpgpu-manage '
                          'doctor"')
-    settle.settle(session, host, before, rows)
+    settle.settle(session, before, rows)
 
 
-def _repair_capacity(session: orm.Session, host: models.Host | None,
+def _repair_capacity(session: orm.Session, host: host_db.HostRow | None,
                      found: drift_mod.Drift) -> None:
     assert host is not None
     settle.change(session, host, lambda rows: rows)
 
 
-def _repair_usage(session: orm.Session, host: models.Host | None,
+def _repair_usage(session: orm.Session, host: host_db.HostRow | None,
                   found: drift_mod.Drift) -> None:
     ended = examination_db.ended_at(session, found.subject)
     usage_db.end(session, [found.subject], ended or clock.utc(session))
 
 
 _REPAIRS: Mapping[_Repair, Callable[
-    [orm.Session, models.Host | None, drift_mod.Drift], None]] = {
+    [orm.Session, host_db.HostRow | None, drift_mod.Drift], None]] = {
         _Repair.ADOPT: _repair_device,
         _Repair.QUARANTINE: _repair_device,
         _Repair.CAPACITY: _repair_capacity,

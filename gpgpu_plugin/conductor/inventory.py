@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
@@ -46,12 +46,12 @@ def with_capacity(group: capacity.LoadedGroup, row: TypeRow) -> TypeRow:
 
 
 def of_host(session: orm.Session,
-            host: models.Host) -> objects.HostInventory:
+            host: host_db.HostRow) -> objects.HostInventory:
     """Return the host's inventory."""
-    return inventory(host, capacity.load(session, [host.id])[host.id])
+    return inventory(host, capacity.load(session, [host])[host.id])
 
 
-def inventory(host: models.Host, groups: Iterable[capacity.LoadedGroup],
+def inventory(host: host_db.HostRow, groups: Iterable[capacity.LoadedGroup],
               ) -> objects.HostInventory:
     """Return the inventory of a host whose groups are loaded."""
     found = (of_group(group.value, host.node) for group in groups)

@@ -20,7 +20,6 @@ from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import ledger as ledger_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import ledger as rules
 
@@ -30,13 +29,14 @@ def start(session: orm.Session, device: device_db.DeviceRow) -> None:
     ledger_db.start(session, device.uuid, clock.utc(session))
 
 
-def add(session: orm.Session, host: models.Host, device: device_db.DeviceRow,
+def add(session: orm.Session, host: str, device: device_db.DeviceRow,
         verdict: rules.Verdict, *, reason: str | None,
         steps: Sequence[str] = (),
         results: Sequence[cleaning.StepResult] = (),
         actor: str | None = None) -> float | None:
     """Add a record to the chain of a device.
 
+    :param host: name of its host
     :param device: as it was when it got the verdict, with its tokens
     :returns: seconds since the cleaning began; None: it is not known when
     """
@@ -53,7 +53,7 @@ def add(session: orm.Session, host: models.Host, device: device_db.DeviceRow,
         settings = None
     ledger_db.add(session, end, rules.record(rules.Entry(
         device_uuid=device.uuid, number=end.number + 1,
-        previous_hash=end.hash or '', host=host.name,
+        previous_hash=end.hash or '', host=host,
         stable_id=device.stable_id, address=device.address,
         serial=device_db.pci_function(device).serial,
         variant=variant, verdict=str(verdict), reason=reason, policy=policy,

@@ -136,9 +136,10 @@ class OperatorCalls(endpoint.Endpoint):
         self._refresh(ctxt, [host])
 
     def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
-                   ) -> admin.HostInfo:
+                   reason: str | None) -> admin.HostInfo:
         changed = host_admin.drain(
-            self._by_operator(ctxt), host, draining=draining)
+            self._by_operator(ctxt), host, authors.operator(ctxt),
+            draining=draining, reason=reason)
         self._refresh(ctxt, [host])
         return changed
 

@@ -86,7 +86,7 @@ class Refusals:
             host = host_db.find(session, request.host)
             if host is None or host.generation != refusal.generation:
                 return
-            sessions.check(host, origin, reported=False, hear=False)
+            sessions.refuse(host, origin, reported=False)
             # It may be the one who got the last devices, and asks again.
             if assignment_db.is_on(session, host.id, request.instance_uuid):
                 return

@@ -147,13 +147,13 @@ def _end(
 
     def work(session: orm.Session) -> inventory_obj.HostInventory | None:
         [host] = host_db.lock_ids(session, [host_id])
-        before = host_rows.load_one(session, host.id)
+        before = host_rows.load_one(session, host)
         # The UUIDs name one claim, so that a late call ends nothing else. The
         # device of one that ended may be another instance's now.
         ended = [row for row in before.assignments if row.uuid in uuids]
         is_own = origin is not None and origin.host == host.name
         if origin is None or is_own:
-            sessions.check(host, origin, reported=False)
+            sessions.check(session, host, origin, reported=False)
         else:
             sessions.refuse(host_db.find(session, origin.host), origin,
                             reported=False)
@@ -161,9 +161,9 @@ def _end(
             if not ended:
                 return None
         after = _ended(variant_matching.up_to_date(
-            session, host, before), ended, kind, events, fault, detail)
+            session, before), ended, kind, events, fault, detail)
         return settle.settle(
-            session, host, before, driver_capacity.merged(
+            session, before, driver_capacity.merged(
                 session, after, driver_capacities), settle.Ending(
                     alive_since=host.session_began_at,
                     ages=ages) if is_own else settle.NOW)

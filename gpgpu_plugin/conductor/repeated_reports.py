@@ -24,7 +24,6 @@ from gpgpu_plugin.conductor import adoption
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import last_report
-from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as objects
@@ -55,23 +54,22 @@ def _is_repeated(session: orm.Session, last: last_report.LastReport,
                  origin: session_obj.Origin | None) -> bool:
     return (
         last.report_generation == last.generation
-        and not last.restored
         and (origin is None or scan.number > last.report_number)
         and last.report_digest == _digest(scan, last.changes)
         and not (scan.assignments and adoption.unknown(
             session, scan.assignments)))
 
 
-def note(host: models.Host, scan: objects.HostReport,
-         changes: int, inventory: inventory_obj.HostInventory) -> None:
+def note(session: orm.Session, scan: objects.HostReport, changes: int,
+         host_id: int, inventory: inventory_obj.HostInventory) -> None:
     """Keep the digest of a scan that changed nothing, and the answer to it.
 
-    :param host: locked
     :param changes: number of changes of variants, read before the variants
     """
-    host.report_digest = _digest(scan, changes)
-    host.report_generation = host.generation
-    host.report_answer = codec.encode(inventory).decode()
+    last_report.note(
+        session, host_id, digest=_digest(scan, changes),
+        generation=inventory.generation,
+        answer=codec.encode(inventory).decode())
 
 
 def _digest(scan: objects.HostReport, changes: int) -> str:

@@ -32,7 +32,7 @@ from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import last_report
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
@@ -67,51 +67,50 @@ def _report(session: orm.Session, scan: objects.HostReport,
     if origin is not None and scan.number <= host.report_number:
         # A newer scan was faster.
         return inventory.of_host(session, host)
-    generation = host.generation
-    problems = json.dumps(scan.problems)
-    if (host.node, host.problems, host.service_disabled) != (
-            scan.node, problems, scan.service_disabled):
-        host.node, host.problems = scan.node, problems
-        host.service_disabled = scan.service_disabled
-        host_db.changed(host)
+    before = host_rows.load_one(session, host)
     rebooted = not host.report_number and host.report_digest is None
-    host.report_number = scan.number
-    before = host_rows.load_one(session, host.id)
-    observed = _observe(session, host, before, scan, rebooted=rebooted)
-    adopted = adoption.adopt(session, host, observed, scan.assignments)
-    after = variant_matching.apply(session, host, adopted.rows)
-    stored = settle.settle(session, host, before, after)
+    known = before.hold_host(
+        hold.HostHoldKind.SERVICE_DISABLED, held=scan.service_disabled,
+    ).change_host(
+        node=scan.node, problems=json.dumps(scan.problems),
+        report_number=scan.number)
+    adopted = adoption.adopt(
+        session, _observe(session, known, scan, rebooted=rebooted),
+        scan.assignments)
+    stored = settle.settle(session, before, variant_matching.apply(
+        session, adopted.rows))
     if adopted.active or adopted.ended:
-        adopted.store(session, host_rows.load_one(session, host.id))
-    if host.generation != generation:
-        host.reported_at = clock.utc(session)
+        adopted.store(session, host_rows.load_one(session, host))
+    if stored.generation != host.generation:
+        last_report.arrived(session, host.id, clock.utc(session))
     elif not driver_capacity_mod.is_late(before, scan.driver_capacities):
-        repeated_reports.note(host, scan, before.newest_version, stored)
+        repeated_reports.note(
+            session, scan, before.newest_version, host.id, stored)
     return stored
 
 
 def _host(session: orm.Session, scan: objects.HostReport,
-          origin: session_obj.Origin | None) -> models.Host:
+          origin: session_obj.Origin | None) -> host_db.HostRow:
     """Return the host, locked.
 
     :raises NotFound: it never began a session
     """
     host = host_db.lock(session, scan.host)
-    sessions.check(host, origin, reported=False)
+    sessions.check(session, host, origin, reported=False)
     if host is None:
         raise exception.NotFound(kind='host', name=scan.host)
     return host
 
 
-def _observe(session: orm.Session, host: models.Host,
-             before: host_rows.HostRows, scan: objects.HostReport, *,
+def _observe(session: orm.Session, before: host_rows.HostRows,
+             scan: objects.HostReport, *,
              rebooted: bool) -> host_rows.HostRows:
     """Return the rows of a host with what a scan found."""
     rows, exchanged = retirement.leave(before, scan.functions)
     # Not yet adopted, as that takes the rows of this scan.
     adopted = adoption.unknown(session, scan.assignments or ())
     known = _Known(
-        places=assignment_db.places(session, host.id, {
+        places=assignment_db.places(session, before.host.id, {
             name for vgpus in scan.vgpu_capabilities.values()
             for name in vgpus.existing_vgpus}) | {
                 assignment.uuid: assignment.stable_id
@@ -129,7 +128,8 @@ def _observe(session: orm.Session, host: models.Host,
             new.add(function.id)
         else:
             rows = _update(rows, device, scan, function, known,
-                           restored=host.restored)
+                           restored=rows.is_held(
+                               hold.HostHoldKind.RESTORED))
         rows = device_health.store(
             rows, rows.by_stable_id[function.id],
             scan.health.get(function.id))

@@ -28,7 +28,6 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
@@ -57,17 +56,17 @@ def _parts(rows: _Rows, gpu: _Device) -> list[_Device]:
 
 
 def _change(db: api.Database, uuid: str,
-            rule: Callable[[orm.Session, models.Host, _Rows, _Device], _Rows],
+            rule: Callable[[orm.Session, _Rows, _Device], _Rows],
             ) -> None:
     """Apply a rule to a GPU, and bring groups in line with what changed."""
     host_id = device_db.host_id(db, uuid)
 
     def work(session: orm.Session) -> None:
         [host] = host_db.lock_ids(session, [host_id])
-        before = host_rows.load_one(session, host.id)
-        rows = rule(session, host, before, before.device(uuid))
-        settle.settle(session, host, before, variant_matching.apply(
-            session, host, rows))
+        before = host_rows.load_one(session, host)
+        rows = rule(session, before, before.device(uuid))
+        settle.settle(
+            session, before, variant_matching.apply(session, rows))
     db.write(work)
 
 
@@ -77,19 +76,18 @@ def retire(db: api.Database, uuid: str, reason: str | None,
     if reason is not None:
         withdrawal.check_reason(reason)
 
-    def rule(_: orm.Session, host: models.Host, rows: _Rows,
-             gpu: _Device) -> _Rows:
+    def rule(_: orm.Session, rows: _Rows, gpu: _Device) -> _Rows:
         _check_whole(rows, gpu, 'retired')
         if hold.HoldKind.RETIRED in gpu.holds:
             raise withdrawal.refused(rows, gpu, device_rules.refusal(
                 device_rules.RETIRED, 'retired'))
-        return _retire(host, rows, gpu, reason, actor).note(
+        return _retire(rows, gpu, reason, actor).note(
             'retire', _parts(rows, gpu), reason)
     _change(db, uuid, rule)
 
 
-def _retire(host: models.Host, rows: _Rows, gpu: _Device, reason: str | None,
-            actor: str, asked: str = 'retired') -> _Rows:
+def _retire(rows: _Rows, gpu: _Device, reason: str | None, actor: str,
+            asked: str = 'retired') -> _Rows:
     """Retire a GPU with all its parts.
 
     :param asked: see domain.device.refusal
@@ -97,7 +95,7 @@ def _retire(host: models.Host, rows: _Rows, gpu: _Device, reason: str | None,
     """
     withdrawal.check_unassigned(rows, _parts(rows, gpu), asked)
     # Else the host would be fenced when it boots with another card.
-    sessions.forget_gpu(host, gpu.stable_id)
+    rows = sessions.without_gpu(rows, gpu.stable_id)
     return holds.add(rows, gpu, hold.HoldKind.RETIRED, reason, actor)
 
 
@@ -109,22 +107,21 @@ def replace(db: api.Database, uuid: str, actor: str) -> str:
     """
     found = [uuid]
 
-    def rule(session: orm.Session, host: models.Host, rows: _Rows,
-             gpu: _Device) -> _Rows:
+    def rule(session: orm.Session, rows: _Rows, gpu: _Device) -> _Rows:
         _check_whole(rows, gpu, 'replaced')
-        rows, found[0] = _replace(session, host, rows, gpu, actor)
+        rows, found[0] = _replace(session, rows, gpu, actor)
         return rows
     _change(db, uuid, rule)
     return found[0]
 
 
-def _replace(session: orm.Session, host: models.Host, rows: _Rows,
-             gpu: _Device, actor: str) -> tuple[_Rows, str]:
+def _replace(session: orm.Session, rows: _Rows, gpu: _Device,
+             actor: str) -> tuple[_Rows, str]:
     is_retired = hold.HoldKind.RETIRED in gpu.holds
     if is_retired and gpu.replaced_by is not None:
         return _accept(rows, rows.device(gpu.replaced_by), gpu, actor)
     if gpu.before_swap is not None:
-        return _split(session, host, rows, gpu, actor)
+        return _split(session, rows, gpu, actor)
     before = next((device for device in rows.devices
                    if device.replaced_by == gpu.uuid), None)
     if (before is not None
@@ -133,7 +130,7 @@ def _replace(session: orm.Session, host: models.Host, rows: _Rows,
     if gpu.awaits_replacement:
         return rows, gpu.uuid
     if not is_retired:
-        rows = _retire(host, rows, gpu, None, actor, 'replaced')
+        rows = _retire(rows, gpu, None, actor, 'replaced')
     return rows.change(gpu, awaits_replacement=True).note(
         'replace', _parts(rows, gpu),
         f'the next card at {gpu.address} takes its place'), gpu.uuid
@@ -155,8 +152,8 @@ def _accept(rows: _Rows, gpu: _Device, before: _Device,
     return _record(rows.change(gpu, before_swap=None), before, gpu), gpu.uuid
 
 
-def _split(session: orm.Session, host: models.Host, rows: _Rows,
-           gpu: _Device, actor: str) -> tuple[_Rows, str]:
+def _split(session: orm.Session, rows: _Rows, gpu: _Device,
+           actor: str) -> tuple[_Rows, str]:
     """Give a card a row of its own that was found in the place of a GPU.
 
     Until now the row of the GPU stood for both.
@@ -169,7 +166,7 @@ def _split(session: orm.Session, host: models.Host, rows: _Rows,
     found = [device for device in _parts(rows, gpu) if device.present
              and device.kind == device_rules.DeviceKind.PCI]
     rows, of_card = _without_new_card(rows, gpu)
-    rows = _retire(host, rows, gpu, None, actor, 'replaced')
+    rows = _retire(rows, gpu, None, actor, 'replaced')
     for device in _parts(rows, gpu):
         rows = leave_place(rows, device)
     function = device_db.read_function(gpu.before_swap)

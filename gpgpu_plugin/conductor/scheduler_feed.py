@@ -40,7 +40,6 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import limits
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.objects import scheduling as objects
@@ -201,13 +200,13 @@ def _read(session: orm.Session, ids: list[int]) -> list[objects.HostMasks]:
     # the version under which it is kept, and is read again.
     hosts = host_db.by_ids(session, ids)
     groups = capacity.load(
-        session, [host.id for host in hosts if not host.deleted])
+        session, (host for host in hosts if not host.deleted))
     return [host_masks(host, [group.value
                               for group in groups.get(host.id, [])])
             for host in hosts]
 
 
-def host_masks(host: models.Host,
+def host_masks(host: host_db.HostRow,
                groups: Sequence[group_rules.GroupCapacity],
                ) -> objects.HostMasks:
     """Return the masks of a host for schedulers."""

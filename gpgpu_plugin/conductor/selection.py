@@ -14,8 +14,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import exact_devices
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
 from gpgpu_plugin.domain import naming
@@ -114,7 +114,7 @@ def choose(request: objects.ClaimRequest, ours: request_mod.Request,
          for name, offer in asked.items()})
 
 
-def choose_exact(session: orm.Session, host: models.Host,
+def choose_exact(session: orm.Session, host: host_db.HostRow,
                  request: objects.ClaimRequest,
                  groups: Collection[capacity.LoadedGroup],
                  projects: Collection[str]) -> allocate.Selections:

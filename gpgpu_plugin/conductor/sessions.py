@@ -17,18 +17,23 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import session as objects
 
 LOG = logging.getLogger(__name__)
+
+_RESTORED = hold.HostHoldKind.RESTORED
 
 _HEARD_PRECISION = 60
 """Seconds; ``heard_at`` is not written more often by calls that change
@@ -83,23 +88,27 @@ def begin(db: api.Database, request: objects.SessionRequest,
         return db.write(first)
 
 
-def _begin(session: orm.Session, host: models.Host,
+def _begin(session: orm.Session, host: host_db.HostRow,
            request: objects.SessionRequest,
            timeout: float) -> objects.Session:
     cloud = _check_cloud(session, request)
-    _check_node(session, host, request)
-    restored = (host.restored or request.doubted
+    _check_node(host, request)
+    before = host_rows.load_one(session, host)
+    restored = (before.is_held(_RESTORED) or request.doubted
                 or _knows_less(host, request))
     if host.start_uuid == request.start_uuid and not restored:
         # The answer to the same request was lost.
-        return _view(host, cloud)
+        return _view(host.session, host.generation, cloud, restored=False)
     if request.expected < host.session:
         raise exception.SessionOutdated(
             host=host.name, expected=request.expected,
             current=host.session)
-    _check_machine(host, request, timeout)
-    _accept(session, host, request, restored)
-    return _view(host, cloud)
+    _check_machine(session, host, request, timeout)
+    after = _accepted(session, before, request, restored=restored)
+    offered = settle.settle(session, before, after)
+    _record(session, after.host, request, restored=restored)
+    return _view(after.host.session, offered.generation, cloud,
+                 restored=restored)
 
 
 def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
@@ -118,24 +127,29 @@ def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
 
 
 def _insert_host(session: orm.Session,
-                 request: objects.SessionRequest) -> models.Host:
-    other = host_db.by_node_uuid(session, request.node_uuid)
+                 request: objects.SessionRequest) -> host_db.HostRow:
+    other = host_db.by_node_uuids(
+        session, [request.node_uuid]).get(request.node_uuid)
     if other is not None:
         raise exception.Conflict(
             kind='host', name=request.host,
             reason=f'node {request.node_uuid} is reported by host '
                    f'{other.name} already')
-    host = models.Host(
-        name=request.host, node=request.node, node_uuid=request.node_uuid,
+    deleted = host_db.last_deleted(session, request.host)
+    host = host_db.insert(session, host_db.HostRow(
+        id=0, name=request.host, node=request.node,
+        node_uuid=request.node_uuid,
         generation=1 + host_db.last_generation(
             session, request.host, request.node_uuid),
-        session=0, session_began_at=clock.utc(session),
-        plugin_version=_version(request), deleted=0, problems='[]',
-        machine='{}', restored=False,
+        changed_at=clock.epoch(session), deleted=0, problems='[]',
+        reported_at=None, session=0, session_began_at=clock.utc(session),
+        variants_version=0, plugin_version=_version(request),
+        start_uuid=None, machine='{}',
         # No machine speaks for it yet.
-        heard_at=0, draining=host_db.was_draining(session, request.host))
-    session.add(host)
-    session.flush()
+        heard_at=0, takeover=False, report_number=0, comparison_number=0,
+        report_digest=None, report_generation=0))
+    if deleted is not None:
+        hold_db.inherit(session, host.id, deleted)
     return host
 
 
@@ -143,7 +157,7 @@ def _version(request: objects.SessionRequest) -> str:
     return request.version[:_LONGEST_VERSION]
 
 
-def _check_node(session: orm.Session, host: models.Host,
+def _check_node(host: host_db.HostRow,
                 request: objects.SessionRequest) -> None:
     if host.node_uuid != request.node_uuid:
         raise exception.Conflict(
@@ -153,20 +167,21 @@ def _check_node(session: orm.Session, host: models.Host,
                    f'set up anew')
 
 
-def _knows_less(host: models.Host, request: objects.SessionRequest) -> bool:
+def _knows_less(host: host_db.HostRow,
+                request: objects.SessionRequest) -> bool:
     return (request.expected > host.session
             or request.generation > host.generation)
 
 
-def _check_machine(host: models.Host, request: objects.SessionRequest,
-                   timeout: float) -> None:
+def _check_machine(session: orm.Session, host: host_db.HostRow,
+                   request: objects.SessionRequest, timeout: float) -> None:
     """Refuse another machine while the present one may be alive.
 
     :raises Fenced: naming what differs and what to do
     """
     if host.takeover:
         return
-    silent = host_db.silence(host)
+    silent = host_db.silence(session, host)
     if silent > timeout:
         return
     difference = (
@@ -182,42 +197,51 @@ def _check_machine(host: models.Host, request: objects.SessionRequest,
                    f'takeover {host.name}"; if it runs, stop the wrong one')
 
 
-def forget_gpu(host: models.Host, stable_id: str) -> None:
-    """Let another GPU at a place of the (locked) host be no other machine."""
-    known = _machine(host)
-    host.machine = json.dumps(codec.to_primitive(dataclasses.replace(
-        known, gpus={place: number for place, number in known.gpus.items()
-                     if place != stable_id})))
+def without_gpu(rows: host_rows.HostRows,
+                stable_id: str) -> host_rows.HostRows:
+    """Let another GPU at a place of a host be no other machine."""
+    known = _machine(rows.host)
+    return rows.change_host(machine=json.dumps(codec.to_primitive(
+        dataclasses.replace(known, gpus={
+            place: number for place, number in known.gpus.items()
+            if place != stable_id}))))
 
 
-def _machine(host: models.Host) -> machine.MachineIdentity:
+def _machine(host: host_db.HostRow) -> machine.MachineIdentity:
     return codec.from_primitive(
         machine.MachineIdentity, json.loads(host.machine))
 
 
-def _accept(session: orm.Session, host: models.Host,
-            request: objects.SessionRequest, restored: bool) -> None:
-    host.session = max(host.session, request.expected) + 1
-    before = host.generation
+def _accepted(session: orm.Session, rows: host_rows.HostRows,
+              request: objects.SessionRequest, *,
+              restored: bool) -> host_rows.HostRows:
+    """Return the rows of a host for which a new session speaks."""
+    host = rows.host
     # What the host or a scheduler once had must never be newer.
-    host.generation = max(host.generation, request.generation)
-    if host.start_uuid != request.start_uuid:
-        host.session_began_at = clock.utc(session)
-    host.start_uuid = request.start_uuid
-    host.plugin_version = _version(request)
-    if not machine.is_same_boot(_machine(host), request.identity):
+    generation = max(host.generation, request.generation)
+    return rows.change_host(
+        session=max(host.session, request.expected) + 1,
+        generation=generation, start_uuid=request.start_uuid,
+        session_began_at=host.session_began_at
+        if host.start_uuid == request.start_uuid else clock.utc(session),
+        plugin_version=_version(request),
+        machine=json.dumps(codec.to_primitive(request.identity)),
+        heard_at=clock.epoch(session), takeover=False,
+        report_number=0, comparison_number=0,
         # While it was off, its cards may have been elsewhere: the same
         # report is news (conductor.sightings).
-        host.report_digest = None
-    host.machine = json.dumps(codec.to_primitive(request.identity))
-    host_db.hear(host)
-    host.takeover = False
-    host.restored = restored
-    host.report_number = host.comparison_number = 0
-    host_db.changed(host)
-    if host.report_generation == before:
-        # A new session alone does not change what a report would.
-        host.report_generation = host.generation
+        report_digest=host.report_digest if not restored
+        and machine.is_same_boot(_machine(host), request.identity) else None,
+        # A new session alone does not change what a report would: settle
+        # gives the host this generation.
+        report_generation=generation + 1
+        if host.report_generation == host.generation
+        else host.report_generation,
+    ).hold_host(_RESTORED, held=restored)
+
+
+def _record(session: orm.Session, host: host_db.HostRow,
+            request: objects.SessionRequest, *, restored: bool) -> None:
     event_db.add(session, 'session', host.name,
                  detail=f'{host.session}, start {request.start_uuid}')
     if restored:
@@ -230,22 +254,20 @@ def _accept(session: orm.Session, host: models.Host,
         event_db.add(session, 'restored', host.name)
 
 
-def _view(host: models.Host, cloud: str) -> objects.Session:
-    return objects.Session(
-        number=host.session, generation=host.generation,
-        restored=host.restored, cloud=cloud)
+def _view(number: int, generation: int, cloud: str, *,
+          restored: bool) -> objects.Session:
+    return objects.Session(number=number, generation=generation,
+                           restored=restored, cloud=cloud)
 
 
-def check(host: models.Host | None, origin: objects.Origin | None, *,
-          reported: bool = True, hear: bool = True) -> None:
-    """Refuse a call as refuse() does, and note that the host called.
-
-    :param hear: False where nothing is locked
+def check(session: orm.Session, host: host_db.HostRow | None,
+          origin: objects.Origin | None, *, reported: bool = True) -> None:
+    """Refuse a call as refuse() does, and note that the (locked) host called.
     """
     refuse(host, origin, reported=reported)
-    if (hear and host is not None and origin is not None
-            and host_db.silence(host) >= _HEARD_PRECISION):
-        host_db.hear(host)
+    if (host is not None and origin is not None
+            and host_db.silence(session, host) >= _HEARD_PRECISION):
+        host_db.hear(session, host)
 
 
 class _Host(typing.Protocol):
@@ -325,9 +347,9 @@ def digest(db: api.Database, origin: objects.Origin) -> int:
     """
     def work(session: orm.Session) -> int:
         host = host_db.find(session, origin.host)
-        check(host, origin, hear=False)
+        refuse(host, origin)
         assert host is not None
-        host_db.heard(session, host.id)
+        host_db.hear_if_free(session, host.id)
         active = assignment_db.of_hosts(session, [host.id])
         return objects.digest(host.generation, (
             (row.uuid, row.instance_uuid, row.role, row.migration_uuid)
@@ -341,20 +363,10 @@ def allow_takeover(db: api.Database, name: str) -> None:
     :raises NotFound: the host never reported
     """
     def work(session: orm.Session) -> None:
-        host = host_db.lock(session, name)
-        if host is None:
-            raise exception.NotFound(kind='host', name=name)
-        host.takeover = True
+        host = host_db.lock_known(session, name)
+        host_db.store(session, host, dataclasses.replace(host, takeover=True))
         event_db.add(session, 'takeover', host.name)
     db.write(work)
-
-
-def renew(host: models.Host) -> None:
-    """Have a (locked) host begin a new session and report what it has.
-
-    Until then nothing on it can be claimed.
-    """
-    host.start_uuid, host.report_number = None, 0
 
 
 def mark_restored(db: api.Database) -> list[str]:
@@ -366,12 +378,16 @@ def mark_restored(db: api.Database) -> list[str]:
     """
     def work(session: orm.Session) -> list[str]:
         hosts = host_db.lock_all(session)
+        held = set(session.scalars(hold_db.held_hosts(_RESTORED)))
+        hold_db.store(session, (), [
+            hold_db.of_host(host.id, _RESTORED) for host in hosts
+            if host.id not in held], clock.utc(session))
         for host in hosts:
-            renew(host)
-            host.restored = True
-            # A copy on another machine must not be the first to call.
-            host_db.hear(host)
-            host_db.changed(host)
+            host_db.store(session, host, dataclasses.replace(
+                host_db.changed(session, host), start_uuid=None,
+                report_number=0, report_digest=None,
+                # A copy on another machine must not be the first to call.
+                heard_at=clock.epoch(session)))
             event_db.add(session, 'restored', host.name)
         return [host.name for host in hosts]
     return db.write(work)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a transaction: what became of the rows of a locked host.
 
-``settle`` is the only writer of devices, assignments, groups, types and holds.
+``settle`` is the only writer of hosts, devices, assignments, groups, types and
+holds, but for what hosts.heard_at and the repeated reports of a host tell.
 From the difference of the rows follow the capacities of types, the generation
 of the host, notifications and the beginning and end of usage; events and
 records of the ledger come with the rows.
@@ -28,7 +29,6 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
@@ -51,17 +51,17 @@ NOW = Ending()
 """Assignments end now; nothing else is known of their end."""
 
 
-def change(session: orm.Session, host: models.Host,
+def change(session: orm.Session, host: host_db.HostRow,
            rule: Callable[[host_rows.HostRows], host_rows.HostRows],
            ) -> objects.HostInventory:
     """Load the rows of a (locked) host, apply a rule to them, and settle."""
-    before = host_rows.load_one(session, host.id)
-    return settle(session, host, before, rule(
-        variant_matching.up_to_date(session, host, before)))
+    before = host_rows.load_one(session, host)
+    return settle(session, before, rule(
+        variant_matching.up_to_date(session, before)))
 
 
-def settle(session: orm.Session, host: models.Host,
-           before: host_rows.HostRows, after: host_rows.HostRows,
+def settle(session: orm.Session, before: host_rows.HostRows,
+           after: host_rows.HostRows,
            ending: Ending = NOW) -> objects.HostInventory:
     """Store how the rows of a (locked) host changed, and what follows.
 
@@ -71,10 +71,13 @@ def settle(session: orm.Session, host: models.Host,
     """
     groups = capacity.groups(after)
     for verdict in after.verdicts:
-        ledger.add(session, host, verdict.device, verdict.verdict,
+        ledger.add(session, after.host.name, verdict.device, verdict.verdict,
                    reason=verdict.reason, actor=verdict.actor)
-    stored = host_rows.store(
-        session, before, inventory.with_capacities(after, groups), ending.at)
+    after = inventory.with_capacities(after, groups)
+    if _is_news(before, after):
+        after = after.change_host(generation=after.host.generation + 1,
+                                  changed_at=clock.epoch(session))
+    stored = host_rows.store(session, before, after, ending.at)
     notification_db.devices_seen(session, [
         now for id, now in stored.by_id.items() if id in before.by_id
         and before.by_id[id].present != now.present])
@@ -82,12 +85,12 @@ def settle(session: orm.Session, host: models.Host,
         session, host_rows.changed(before, stored))
     _begin_usage(session, before, stored, ending.at)
     _end_usage(session, host_rows.ended(before, stored), ending)
-    event_db.add_all(session, host.name, after.events)
-    if before.version != stored.version:
-        host.variants_version = stored.version
-    if _is_news(before, stored):
-        host_db.change(host)
-    return inventory.inventory(host, groups)
+    event_db.add_all(session, stored.host.name, after.events)
+    return inventory.inventory(stored.host, groups)
+
+
+_PUBLISHED_OF_HOST = ('node', 'problems', 'session')
+"""Columns of a host whose change hosts and schedulers must learn."""
 
 
 def _begin_usage(session: orm.Session, before: host_rows.HostRows,
@@ -129,8 +132,10 @@ def _is_news(before: host_rows.HostRows,
              after: host_rows.HostRows) -> bool:
     """Return whether hosts and schedulers must learn of a change."""
     return (
-        any(group.variant_version > before.version
-            for group in before.empty_groups)
+        any(getattr(before.host, name) != getattr(after.host, name)
+            for name in _PUBLISHED_OF_HOST)
+        or any(group.variant_version > before.host.variants_version
+               for group in before.empty_groups)
         or (before.by_id is not after.by_id and _are_news(
             before.devices, after.devices))
         or _are_others(before.assignments, after.assignments)

@@ -23,6 +23,7 @@ from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import hold
@@ -120,19 +121,26 @@ def _compare(session: orm.Session, rows: host_rows.HostRows,
     if not came and not may_have_moved:
         # It was here all the time: the other card only has its number.
         return rows
-    if not came and any(host_id != rows.id for _, host_id in news):
+    if not came and any(host_id != rows.host.id for _, host_id in news):
         rows = recleaning.distrust(
             rows, gpu, 'another host showed the number of its card')
         _renew(session, row)
     for other, host_id in reversed(news):
-        there = rows if host_id == rows.id else host_id and (
-            host_rows.load_one(session, host_id))
-        if there:
+        there = rows if host_id == rows.host.id else _rows_of(
+            session, host_id)
+        if there is not None:
             before = there.device(other.device_uuid)
             decided = _decided(there, before)
             if decided and not _is_other(rows, gpu, before):
                 return _follow(rows, gpu, there, before, decided)
     return rows
+
+
+def _rows_of(session: orm.Session,
+             host_id: int | None) -> host_rows.HostRows | None:
+    """Return the rows of another host; None: it was deleted."""
+    return None if host_id is None else host_rows.load_one(
+        session, *host_db.by_ids(session, [host_id]))
 
 
 def _decided(rows: host_rows.HostRows,
@@ -149,7 +157,7 @@ def _is_other(rows: host_rows.HostRows, gpu: host_rows.Device,
 
     The GPUs of one board may.
     """
-    return before.host_id == rows.id and before.present and any(
+    return before.host_id == rows.host.id and before.present and any(
         number is not None and number == other for number, other in zip(
             *(sighting_db.numbers(device_db.identity(device))
               for device in (before, gpu)), strict=True))
@@ -163,7 +171,7 @@ def _follow(rows: host_rows.HostRows, gpu: host_rows.Device,
     :param before: the GPU of that place, among the rows of its host
     """
     for held in decided:
-        text = (f'it was {held.kind} at {before.address} of {there.name}'
+        text = (f'it was {held.kind} at {before.address} of {there.host.name}'
                 + (f': {held.reason}' if held.reason else ''))
         if held.kind not in rows.holds_of(gpu):
             rows = holds.add(

@@ -150,7 +150,7 @@ class Variants:
                 if not row.deleting]
 
 
-def apply(session: orm.Session, host: models.Host, rows: host_rows.HostRows,
+def apply(session: orm.Session, rows: host_rows.HostRows,
           variants: Variants | None = None) -> host_rows.HostRows:
     """Move the devices of a (locked) host into the groups of the plan.
 
@@ -161,18 +161,18 @@ def apply(session: orm.Session, host: models.Host, rows: host_rows.HostRows,
     :param variants: None: they are read now
     """
     found = variants or Variants.load(session)
-    rows = type_sync.sync(_match(host, rows, found), {
+    rows = type_sync.sync(_match(rows, found), {
         row.id: variant_db.enabled_types(row) for row in found.rows.values()})
-    if rows.version < rows.newest_version:
+    if rows.host.variants_version < rows.newest_version:
         rows = _with_settings(session, rows, found)
     return recleaning.clean_again(rows)
 
 
-def up_to_date(session: orm.Session, host: models.Host,
+def up_to_date(session: orm.Session,
                rows: host_rows.HostRows) -> host_rows.HostRows:
     """Return the rows of a (locked) host with all changes of variants."""
-    return rows if rows.version >= rows.newest_version else apply(
-        session, host, rows)
+    return rows if rows.host.variants_version >= rows.newest_version else (
+        apply(session, rows))
 
 
 def _with_settings(session: orm.Session, rows: host_rows.HostRows,
@@ -182,17 +182,18 @@ def _with_settings(session: orm.Session, rows: host_rows.HostRows,
     Schedulers predict by the policies of groups what a claim takes, so that
     groups have a copy of that of their variant.
     """
-    version = rows.version
+    version = rows.host.variants_version
     rows = changed(rows, variant_db.changes_after(session, version))
     policies = {row.id: row.allocation_policy
                 for row in variants.rows.values()}
     for group in rows.empty_groups:
         if group.variant_version > version:
             rows = recleaning.try_variant_again(rows, group)
-    return dataclasses.replace(rows.put_groups([
+    return rows.put_groups([
         group if group.own_policy else dataclasses.replace(
             group, allocation_policy=policies[group.variant_id])
-        for group in rows.empty_groups]), version=rows.newest_version)
+        for group in rows.empty_groups]).change_host(
+            variants_version=rows.newest_version)
 
 
 def changed(rows: host_rows.HostRows, changes: Sequence[variant_db.Change],
@@ -218,8 +219,7 @@ def _changed(group: host_rows.GroupRows,
         for row in group.types])
 
 
-def _match(host: models.Host, rows: host_rows.HostRows,
-           variants: Variants) -> host_rows.HostRows:
+def _match(rows: host_rows.HostRows, variants: Variants) -> host_rows.HostRows:
     """Move the devices of a host into their groups."""
     groups = {group.variant.name: group for group in rows.empty_groups}
     names = {group.id: name for name, group in groups.items()}
@@ -229,8 +229,8 @@ def _match(host: models.Host, rows: host_rows.HostRows,
          if device.group_id in names})
     used = {place.variant for place in places.values()}
     for name in sorted(filter(None, used - groups.keys())):
-        groups[name] = _group(host, variants, name, rows.new_id() - len(
-            groups))
+        groups[name] = _group(rows.host.node_uuid, variants, name,
+                              rows.new_id() - len(groups))
     rows = rows.put(*(
         _moved(device, names.get(device.group_id or 0),
                places[device.stable_id], groups) for device in rows.devices))
@@ -257,13 +257,13 @@ def _moved(device: host_rows.Device, before: str | None, place: Place,
         else device.clean_attempt)
 
 
-def _group(host: models.Host, variants: Variants, name: str,
+def _group(node_uuid: str, variants: Variants, name: str,
            id: int) -> host_rows.GroupRows:
     """Return a new group."""
     row = variants.rows[name]
     return host_rows.GroupRows(
-        id=id, draining=host.draining, own_policy=False, own_links=None,
-        provider_uuid=naming.provider_uuid(host.node_uuid, name),
+        id=id, own_policy=False, own_links=None,
+        provider_uuid=naming.provider_uuid(node_uuid, name),
         allocation_policy=row.allocation_policy,
         variant_id=row.id, variant=variant_db.to_domain(row),
         variant_version=row.version, is_deleting=False,

@@ -15,6 +15,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
@@ -41,9 +42,10 @@ def page(session: orm.Session, wanted: Sequence[rules.Variant], limit: int,
         if not row.deleting)]
     return tuple(
         objects.VariantPreview(
-            host=rows.name, host_id=rows.id, devices=_cleaned(
+            host=rows.host.name, host_id=rows.host.id, devices=_cleaned(
                 variants, {variant.name for variant in wanted}, rows))
-        for _, rows in sorted(host_rows.load(session, ids).items()))
+        for rows in host_rows.load(
+            session, host_db.by_ids(session, ids)).values())
 
 
 def _cleaned(variants: Sequence[rules.Variant], wanted: Collection[str],

@@ -104,12 +104,11 @@ def _bring(session: orm.Session, host_id: int) -> str | None:
     if not hosts or hosts[0].deleted:
         return None
     [host] = hosts
-    generation = host.generation
-    before = host_rows.load_one(session, host.id)
+    before = host_rows.load_one(session, host)
     # Also if it is up to date: a variant may lose its last assignment.
-    settle.settle(session, host, before, variant_matching.apply(
-        session, host, before))
-    return None if host.generation == generation else host.name
+    after = settle.settle(
+        session, before, variant_matching.apply(session, before))
+    return None if after.generation == host.generation else host.name
 
 
 def _prune(session: orm.Session) -> None:

@@ -38,7 +38,7 @@ def leaving(db: api.Database,
     """Return who has devices on hosts (Conductor.what_if_leaving)."""
     with db.reader() as session:
         rows = [host_db.get(session, name) for name in dict.fromkeys(hosts)]
-        loaded = host_rows.load(session, [row.id for row in rows])
+        loaded = host_rows.load(session, rows)
         seconds = ledger.seconds_of_last(session, {
             assignment.device.uuid for found in loaded.values()
             for assignment in found.assignments})

@@ -21,7 +21,6 @@ from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.what_if import claim
 from gpgpu_plugin.domain.what_if import plan as plan_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
@@ -55,10 +54,10 @@ class Hosts:
                             for name in self.drained])
 
     def load(self, session: orm.Session,
-             rows: Iterable[models.Host]) -> None:
+             rows: Iterable[host_db.HostRow]) -> None:
         """Load hosts that were not loaded yet."""
         new = [row for row in rows if row.name not in self.values]
-        found = host_rows.load(session, [row.id for row in new])
+        found = host_rows.load(session, new)
         for row in new:
             loaded = self.loaded[row.name] = capacity.LoadedHost.of(
                 found[row.id])

@@ -19,7 +19,6 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import naming
@@ -47,7 +46,7 @@ def page(db: api.Database, request: request_mod.Request,
         hosts = ([host_db.get(session, host)] if host is not None
                  else host_db.listed(session, min(
                      limit, why_not_contract.HOSTS_AT_ONCE), marker))
-        loaded = host_rows.load(session, [row.id for row in hosts])
+        loaded = host_rows.load(session, hosts)
         states = host_states.HostStates(session, silent_after)
         return tuple(_answer(
             row, capacity.LoadedHost.of(loaded[row.id]), states.of(row.name),
@@ -74,7 +73,7 @@ def own_demands(session: orm.Session,
     return dataclasses.replace(request, demands=ours)
 
 
-def _answer(row: models.Host, loaded: capacity.LoadedHost,
+def _answer(row: host_db.HostRow, loaded: capacity.LoadedHost,
             state: host_state.HostState | None,
             request: request_mod.Request,
             guest_nodes: int | None) -> objects.HostAnswer:

@@ -65,9 +65,9 @@ def change(db: api.Database, uuid: str,
 
     def work(session: orm.Session) -> None:
         [host] = host_db.lock_ids(session, [host_id])
-        before = host_rows.load_one(session, host.id)
-        settle.settle(session, host, before, variant_matching.apply(
-            session, host, rule(before, before.device(uuid))))
+        before = host_rows.load_one(session, host)
+        settle.settle(session, before, variant_matching.apply(
+            session, rule(before, before.device(uuid))))
     db.write(work)
 
 
@@ -89,8 +89,8 @@ def refused(rows: _Rows, device: _Device,
     :param reason: what was asked for, why not, and what to do instead
     """
     return exception.Conflict(
-        kind='device', name=f'{rows.name} {device.address} ({device.uuid})',
-        reason=reason)
+        kind='device', reason=reason,
+        name=f'{rows.host.name} {device.address} ({device.uuid})')
 
 
 def check_reason(reason: str) -> None:
@@ -240,7 +240,7 @@ def _check_cleanable(rows: _Rows, device: _Device,
           and _CLEANABLE.isdisjoint(own)):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif device_db.waits_for_vfs(gpu):
-        reason = waits_for_vfs(rows.name, gpu)
+        reason = waits_for_vfs(rows.host.name, gpu)
     elif parts == [device]:
         used = [vgpu for vgpu in rows.children(device)
                 if vgpu.present and vgpu.state != _State.AVAILABLE]

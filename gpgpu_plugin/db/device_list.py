@@ -131,7 +131,7 @@ def shown_state_by(rank: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
         (sa.and_(available, hold_db.is_held([hold.HoldKind.DISABLED])),
          device_rules.DISABLED),
         (sa.and_(available, device.host_id.in_(
-            sa.select(models.Host.id).where(models.Host.restored))),
+            hold_db.held_hosts(hold.HostHoldKind.RESTORED))),
          device_rules.UNKNOWN),
         else_=own)
 

@@ -149,8 +149,9 @@ def _capacities(host: _Name,
                 is_silent: sa.ColumnElement[bool]) -> _Select:
     vgpu_type = models.VGPUType
     remaining = sa.case(
-        (sa.or_(is_silent, models.Host.restored,
-                models.Host.service_disabled), 0),
+        (sa.or_(is_silent, *map(hold_db.is_host_held, (
+            hold.HostHoldKind.RESTORED,
+            hold.HostHoldKind.SERVICE_DISABLED))), 0),
         else_=vgpu_type.remaining_capacity)
     return (
         sa.select(host.label('host'), models.Variant.name,

@@ -20,7 +20,8 @@ _TYPES = models.Base.metadata.tables['vgpu_types']
 _DEVICES = models.Base.metadata.tables['devices']
 
 _OFFERS = (
-    sa.select(_HOSTS.c.name, _HOSTS.c.node_uuid, _HOSTS.c.draining,
+    sa.select(_HOSTS.c.name, _HOSTS.c.node_uuid,
+              hold_db.is_host_held(hold.HostHoldKind.DRAINING),
               _GROUPS.c.id, _TYPES.c.enabled, _TYPES.c.remaining_capacity,
               _TYPES.c.max_vgpu_per_pgpu)
     .select_from(_HOSTS.join(_GROUPS, _GROUPS.c.host_id == _HOSTS.c.id)

@@ -28,7 +28,8 @@ class GroupRows:
     """Rows of one group; domain.group.GroupCapacity describes their meaning.
 
     :ivar id: of the group; negative: it is not stored yet
-    :ivar draining: no instance gets a device of the group's host
+    :ivar draining: no instance gets a device of the group's host; False in
+        groups with their types only
     :ivar own_policy: the allocation policy is not its variant's
     :ivar own_links: its own table of link partitions; None: its variant's
     :ivar variant_version: number of the last change of the variant
@@ -41,7 +42,6 @@ class GroupRows:
     """
 
     id: int
-    draining: bool
     provider_uuid: str
     allocation_policy: str
     own_policy: bool
@@ -51,6 +51,7 @@ class GroupRows:
     variant_version: int
     is_deleting: bool
     types: Sequence[vgpu_type_db.VGPUTypeRow]
+    draining: bool = False
     devices: Sequence[device_db.DeviceRow] = ()
     foreign_vgpus: Sequence[device_db.DeviceRow] = ()
     assignments: Sequence[assignment_db.AssignmentRow] = ()
@@ -107,19 +108,6 @@ def delete(session: orm.Session, ids: Collection[int]) -> None:
         session.execute(sa.delete(_TYPES).where(
             _TYPES.c.gpu_group_id.in_(ids)))
         session.execute(sa.delete(_GROUPS).where(_GROUPS.c.id.in_(ids)))
-
-
-def host_ids_of_variant(session: orm.Session, variant_id: int, after: int,
-                        limit: int | None = None) -> list[int]:
-    """Return which hosts have a group of a variant, by host id.
-
-    :param after: only hosts with a greater id
-    """
-    return list(session.scalars(
-        sa.select(models.Group.host_id)
-        .where(models.Group.variant_id == variant_id,
-               models.Group.host_id > after)
-        .order_by(models.Group.host_id).limit(limit)))
 
 
 def listed(session: orm.Session, limit: int, host: str | None = None,

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table ``holds``: why devices are not offered (domain.hold)."""
+"""Table ``holds``: why devices are not offered (domain.hold).
+
+A row is of a device or of a host. Unique keys: a device, or a host, has one of
+each kind.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
 
 TABLE = models.Base.metadata.tables['holds']
 
@@ -23,12 +28,23 @@ class Hold(typing.NamedTuple):
     """A row as it was read; the table gives the meaning of its columns."""
 
     id: int
-    device_id: int
+    device_id: int | None
+    host_id: int | None
     kind: str
     reason: str | None
     actor: str | None
     since: datetime.datetime
 
+
+def of_host(host_id: int, kind: hold.HostHoldKind, reason: str | None = None,
+            actor: str | None = None) -> Hold:
+    """Return a hold of a host that is not stored yet."""
+    return Hold(id=0, device_id=None, host_id=host_id, kind=str(kind),
+                reason=reason, actor=actor, since=SINCE_NOW)
+
+
+SINCE_NOW = datetime.datetime.max
+"""``since`` of a hold that is not stored yet."""
 
 COLUMNS = tuple(TABLE.c[name] for name in Hold._fields)
 """Columns of a Hold, in its order."""
@@ -106,9 +122,10 @@ def store(session: orm.Session, before: Collection[Hold],
     gone = [found.id for found in before if found.id not in known]
     if gone:
         session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(gone)))
-    new = [{'device_id': found.device_id, 'kind': found.kind,
-            'reason': found.reason, 'actor': found.actor, 'since': at}
-           for found in after if found.id == 0]
+    new = [found._replace(since=at)._asdict() for found in after
+           if found.id == 0]
+    for values in new:
+        del values['id']
     if new:
         session.execute(sa.insert(TABLE), new)
 
@@ -123,6 +140,26 @@ def of_devices(session: orm.Session, device_ids: Collection[int],
     return found
 
 
+def of_hosts(session: orm.Session, host_ids: Collection[int],
+             ) -> Mapping[int, Sequence[Hold]]:
+    """Return the own holds of hosts by their ids, the oldest first."""
+    found = collections.defaultdict(list)
+    for row in session.execute(sa.select(*COLUMNS).where(
+            TABLE.c.host_id.in_(host_ids)).order_by(TABLE.c.id)):
+        found[row.host_id].append(Hold(*row))
+    return found
+
+
+def held_hosts(kind: hold.HostHoldKind) -> sa.Select[int | None]:
+    """Return the query of the ids of hosts that have a hold of a kind."""
+    return sa.select(TABLE.c.host_id).where(TABLE.c.kind == kind)
+
+
+def is_host_held(kind: hold.HostHoldKind) -> sa.ColumnElement[bool]:
+    """Return the condition that a host has a hold of a kind."""
+    return models.Host.id.in_(held_hosts(kind))
+
+
 def of_rows(session: orm.Session, devices: Collection[AnyDevice],
             ) -> Mapping[int, Sequence[Hold]]:
     """Return the holds of devices, and then those of their GPUs, by id."""
@@ -135,27 +172,49 @@ def of_rows(session: orm.Session, devices: Collection[AnyDevice],
 
 
 def listed(session: orm.Session, host: str | None, kind: str | None,
-           limit: int, after: int) -> list[tuple[Hold, models.Device, str]]:
-    """Return holds with their devices and the names of the hosts, by id.
+           limit: int, after: int) -> list[Listed]:
+    """Return holds of live hosts and their devices, by id.
 
     :param host: name of the only host
     :param after: id of the hold before the first one
     """
     query = (
-        sa.select(models.Device, models.Host.name, *COLUMNS)
-        .join(TABLE, models.Device.id == TABLE.c.device_id)
-        .join(models.Host, models.Host.id == models.Device.host_id)
-        .where(TABLE.c.id > after).order_by(TABLE.c.id).limit(limit))
+        sa.select(models.Host.name, models.Device.address, models.Device.uuid,
+                  *COLUMNS)
+        .select_from(TABLE)
+        .outerjoin(models.Device, models.Device.id == TABLE.c.device_id)
+        .join(models.Host, models.Host.id == sa.func.coalesce(
+            TABLE.c.host_id, models.Device.host_id))
+        .where(TABLE.c.id > after, models.Host.deleted == 0)
+        .order_by(TABLE.c.id).limit(limit))
     if host is not None:
         query = query.where(models.Host.name == host)
     if kind is not None:
         query = query.where(TABLE.c.kind == kind)
-    return [(Hold(*row), device, name)
-            for device, name, *row in session.execute(query)]
+    return [Listed(name, address, device, Hold(*row))
+            for name, address, device, *row in session.execute(query)]
+
+
+class Listed(typing.NamedTuple):
+    """A hold with what it holds; the device is None if it is of a host."""
+
+    host: str
+    address: str | None
+    device: str | None
+    hold: Hold
+
+
+def inherit(session: orm.Session, host_id: int, deleted_id: int) -> None:
+    """Give a new host the holds that were left of a deleted one."""
+    session.execute(sa.update(TABLE).where(
+        TABLE.c.host_id == deleted_id).values(host_id=host_id))
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
-    """Delete the holds of the devices of a host."""
+    """Delete the holds of a host that end with it, and of its devices."""
+    session.execute(sa.delete(TABLE).where(
+        TABLE.c.host_id == host_id,
+        TABLE.c.kind != hold.HostHoldKind.DRAINING))
     session.execute(sa.delete(TABLE).where(TABLE.c.device_id.in_(
         sa.select(models.Device.id).where(
             models.Device.host_id == host_id))))

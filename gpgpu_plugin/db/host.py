@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import typing
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -14,27 +17,56 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import column
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import scheduling
 
+TABLE = models.Base.metadata.tables['hosts']
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostRow:
+    """A row as it was read; models.Host gives the meaning of its columns."""
+
+    id: int
+    name: str
+    node: str
+    node_uuid: str
+    generation: int
+    changed_at: float
+    deleted: int
+    problems: str
+    reported_at: datetime.datetime | None
+    session: int
+    session_began_at: datetime.datetime
+    variants_version: int
+    plugin_version: str
+    start_uuid: str | None
+    machine: str
+    heard_at: float
+    takeover: bool
+    report_number: int
+    comparison_number: int
+    report_digest: str | None
+    report_generation: int
+
+
+_NAMES = tuple(field.name for field in dataclasses.fields(HostRow))
 # Made once: SQLAlchemy takes longer to make them than to run them.
-_LIVE = (models.Host.name == sa.bindparam('name'), models.Host.deleted == 0)
-_FIND = sa.select(models.Host).where(*_LIVE)
-_VERSIONS = sa.select(models.Host.id, models.Host.generation,
-                      models.Host.changed_at).order_by(models.Host.id)
-_CHANGED_SINCE = _VERSIONS.where(
-    models.Host.changed_at >= sa.bindparam('since'))
+_HOSTS = sa.select(*(TABLE.c[name] for name in _NAMES))
+_IS_LIVE = TABLE.c.deleted == 0
+_OF_NAME = (TABLE.c.name == sa.bindparam('of_name'), _IS_LIVE)
+_FIND = _HOSTS.where(*_OF_NAME)
+_VERSIONS = sa.select(TABLE.c.id, TABLE.c.generation,
+                      TABLE.c.changed_at).order_by(TABLE.c.id)
+_CHANGED_SINCE = _VERSIONS.where(TABLE.c.changed_at >= sa.bindparam('since'))
 _LIVE_AFTER = _VERSIONS.where(
-    models.Host.deleted == 0, models.Host.id > sa.bindparam('after'),
+    _IS_LIVE, TABLE.c.id > sa.bindparam('after'),
 ).limit(sa.bindparam('limit', type_=sa.Integer))
-_TABLE = models.Base.metadata.tables['hosts']
-_CHANGE = sa.update(_TABLE).where(
-    _TABLE.c.id == sa.bindparam('host_id')).values(
-        generation=sa.bindparam('generation'),
-        changed_at=sa.bindparam('changed_at'))
-_WITH_IDS = models.Host.id.in_(sa.bindparam('ids', expanding=True))
-_BY_IDS = sa.select(models.Host).where(_WITH_IDS).order_by(models.Host.id)
+_WITH_IDS = TABLE.c.id.in_(sa.bindparam('ids', expanding=True))
+_BY_IDS = _HOSTS.where(_WITH_IDS).order_by(TABLE.c.id)
 
 LOCKS = sa.Table(
     'locks', column.METADATA,
@@ -49,17 +81,25 @@ _LOCK_ROW = (sa.select(LOCKS.c.name)
              .with_for_update())
 
 
-def find(session: orm.Session, name: str) -> models.Host | None:
+def _read(session: orm.Session, statement: sa.Select[*tuple[typing.Any, ...]],
+          values: Mapping[str, object] | None = None) -> list[HostRow]:
+    return [HostRow(*row) for row in session.execute(statement, values)]
+
+
+def find(session: orm.Session, name: str) -> HostRow | None:
     """Return the live host of a name, not locked."""
-    return session.scalar(_FIND, {'name': name})
+    return next(iter(_read(session, _FIND, {'of_name': name})), None)
 
 
-def get(session: orm.Session, name: str) -> models.Host:
+def get(session: orm.Session, name: str) -> HostRow:
     """Return the live host of a name, not locked.
 
     :raises NotFound: it never reported, or was deleted
     """
-    host = find(session, name)
+    return _known(find(session, name), name)
+
+
+def _known(host: HostRow | None, name: str) -> HostRow:
     if host is None:
         raise exception.NotFound(kind='host', name=name)
     return host
@@ -72,31 +112,39 @@ def last_generation(session: orm.Session, name: str, node_uuid: str) -> int:
     generation, and drop everything with a lower one.
     """
     return session.scalar(
-        sa.select(sa.func.max(models.Host.generation)).where(
-            models.Host.deleted != 0,
-            sa.or_(models.Host.name == name,
-                   models.Host.node_uuid == node_uuid))) or 0
+        sa.select(sa.func.max(TABLE.c.generation)).where(
+            TABLE.c.deleted != 0,
+            sa.or_(TABLE.c.name == name,
+                   TABLE.c.node_uuid == node_uuid))) or 0
 
 
-def was_draining(session: orm.Session, name: str) -> bool:
-    """Return whether a host was being drained when it was deleted."""
+def last_deleted(session: orm.Session, name: str) -> int | None:
+    """Return the id of the last deleted host of a name."""
     return session.scalar(
-        sa.select(models.Host.draining)
-        .where(models.Host.name == name, models.Host.deleted != 0)
-        .order_by(models.Host.id.desc()).limit(1)) or False
+        sa.select(TABLE.c.id)
+        .where(TABLE.c.name == name, TABLE.c.deleted != 0)
+        .order_by(TABLE.c.id.desc()).limit(1))
 
 
-def lock(session: orm.Session, name: str) -> models.Host | None:
+def lock(session: orm.Session, name: str) -> HostRow | None:
     """Return the live host, locked until the transaction ends.
 
     Must be the transaction's first statement (see db.api).
     """
-    found = _lock(session, _LOCK, {'name': name})
+    found = _lock(session, _LOCK, {'of_name': name})
     return found[0] if found else None
 
 
+def lock_known(session: orm.Session, name: str) -> HostRow:
+    """Return the live host, locked until the transaction ends.
+
+    :raises NotFound: it never reported, or was deleted
+    """
+    return _known(lock(session, name), name)
+
+
 def lock_ids(session: orm.Session, ids: Sequence[int], *,
-             skip_locked: bool = False) -> list[models.Host]:
+             skip_locked: bool = False) -> list[HostRow]:
     """Return hosts by id, locked in the order that all writers keep.
 
     :param skip_locked: leave out hosts that another transaction has locked
@@ -106,60 +154,69 @@ def lock_ids(session: orm.Session, ids: Sequence[int], *,
                  {'ids': list(ids)})
 
 
-def lock_all(session: orm.Session) -> list[models.Host]:
+def lock_all(session: orm.Session) -> list[HostRow]:
     """Return all live hosts, locked in the order that all writers keep."""
-    return _lock(session, _locking(models.Host.deleted == 0))
+    return _lock(session, _locking(_IS_LIVE))
 
 
-_Locking = sa.Select[models.Host, float]
+_Select = sa.Select[*tuple[typing.Any, ...]]
 
 
 def _locking(*conditions: sa.ColumnElement[bool],
-             skip_locked: bool = False) -> _Locking:
-    return (sa.select(models.Host, clock.now()).where(*conditions)
-            .order_by(models.Host.id).with_for_update(skip_locked=skip_locked)
-            .execution_options(populate_existing=True))
+             skip_locked: bool = False) -> _Select:
+    return (_HOSTS.add_columns(clock.now()).where(*conditions)
+            .order_by(TABLE.c.id).with_for_update(skip_locked=skip_locked))
 
 
-_LOCK = _locking(*_LIVE)
+_LOCK = _locking(*_OF_NAME)
 _LOCK_IDS = _locking(_WITH_IDS)
 _LOCK_FREE_IDS = _locking(_WITH_IDS, skip_locked=True)
 
 
-def _lock(session: orm.Session, statement: _Locking,
-          values: Mapping[str, object] | None = None) -> list[models.Host]:
+def _lock(session: orm.Session, statement: _Select,
+          values: Mapping[str, object] | None = None) -> list[HostRow]:
     """Lock hosts, and note the time of their changes."""
     rows = session.execute(statement, values).all()
     if rows:
-        clock.note(session, rows[0][1])
-    return [host for host, _ in rows]
+        clock.note(session, rows[0][-1])
+    return [HostRow(*row[:-1]) for row in rows]
 
 
-def by_node_uuid(session: orm.Session, node_uuid: str) -> models.Host | None:
-    """Return the live host of a compute node, not locked."""
-    return session.scalar(sa.select(models.Host).where(
-        models.Host.node_uuid == node_uuid, models.Host.deleted == 0))
+def insert(session: orm.Session, host: HostRow) -> HostRow:
+    """Store a new host, whose id is not known yet; return the stored one."""
+    values = dataclasses.asdict(host)
+    del values['id']
+    done = session.execute(sa.insert(TABLE), values)
+    return dataclasses.replace(
+        host, id=done.inserted_primary_key[0])  # type: ignore[attr-defined]
+
+
+def store(session: orm.Session, before: HostRow, after: HostRow) -> None:
+    """Store how a (locked) host changed."""
+    changed = {name: now for name in _NAMES
+               if (now := getattr(after, name)) != getattr(before, name)}
+    if changed:
+        session.execute(sa.update(TABLE).where(
+            TABLE.c.id == after.id).values(changed))
 
 
 def by_node_uuids(session: orm.Session,
-                  uuids: Collection[str]) -> dict[str, models.Host]:
+                  uuids: Collection[str]) -> dict[str, HostRow]:
     """Return live hosts by the UUID of their node, not locked."""
-    return {host.node_uuid: host for host in session.scalars(
-        sa.select(models.Host).where(
-            models.Host.deleted == 0, models.Host.node_uuid.in_(uuids)))}
+    return {host.node_uuid: host for host in _read(session, _HOSTS.where(
+        _IS_LIVE, TABLE.c.node_uuid.in_(uuids)))}
 
 
 def listed(session: orm.Session, limit: int,
-           marker: str | None = None) -> list[models.Host]:
+           marker: str | None = None) -> list[HostRow]:
     """Return live hosts by name, not locked.
 
     :param marker: name of the host before the first one
     """
-    query = (sa.select(models.Host).where(models.Host.deleted == 0)
-             .order_by(models.Host.name).limit(limit))
+    query = _HOSTS.where(_IS_LIVE).order_by(TABLE.c.name).limit(limit)
     if marker is not None:
-        query = query.where(models.Host.name > marker)
-    return list(session.scalars(query))
+        query = query.where(TABLE.c.name > marker)
+    return _read(session, query)
 
 
 def changed_since(session: orm.Session,
@@ -183,35 +240,15 @@ def _versions(session: orm.Session, statement: sa.Select[int, int, float],
             for row in session.execute(statement, values)]
 
 
-def by_ids(session: orm.Session, ids: list[int]) -> list[models.Host]:
+def by_ids(session: orm.Session, ids: Iterable[int]) -> list[HostRow]:
     """Return hosts, also deleted ones, by id, not locked."""
-    return list(session.scalars(_BY_IDS, {'ids': ids}))
+    return _read(session, _BY_IDS, {'ids': list(ids)})
 
 
-def changed(host: models.Host) -> None:
-    """Mark the (locked) host as changed, at a time in its transaction."""
-    host.generation += 1
-    host.changed_at = clock.epoch(_session(host))
-
-
-def change(host: models.Host) -> None:
-    """Store at once that the (locked) host changed, as a claim does.
-
-    A flush of the session, as after ``changed``, takes twice as long.
-    """
-    session = _session(host)
-    # Not an expression, which would need a statement for each host.
-    values = {'generation': host.generation + 1,
-              'changed_at': clock.epoch(session)}
-    session.execute(_CHANGE, {'host_id': host.id, **values})
-    for name, value in values.items():
-        orm.attributes.set_committed_value(host, name, value)
-
-
-def _session(host: models.Host) -> orm.Session:
-    session = orm.object_session(host)
-    assert session is not None
-    return session
+def changed(session: orm.Session, host: HostRow) -> HostRow:
+    """Return a host that changes at the time of the transaction."""
+    return dataclasses.replace(host, generation=host.generation + 1,
+                               changed_at=clock.epoch(session))
 
 
 def lock_row(session: orm.Session, name: str) -> None:
@@ -219,37 +256,35 @@ def lock_row(session: orm.Session, name: str) -> None:
     session.execute(_LOCK_ROW, {'of_name': name}).one()
 
 
-def silence(host: models.Host) -> float:
+def silence(session: orm.Session, host: HostRow) -> float:
     """Return the seconds since a host called."""
-    return clock.epoch(_session(host)) - host.heard_at
+    return clock.epoch(session) - host.heard_at
 
 
-def hear(host: models.Host) -> None:
-    """Note that the (locked) host calls."""
-    host.heard_at = clock.epoch(_session(host))
+def hear(session: orm.Session, host: HostRow) -> None:
+    """Record that the (locked) host calls."""
+    session.execute(sa.update(TABLE).where(TABLE.c.id == host.id).values(
+        heard_at=clock.epoch(session)))
 
 
-def heard(session: orm.Session, host_id: int) -> None:
+def hear_if_free(session: orm.Session, host_id: int) -> None:
     """Record that a host calls, unless somebody has locked the host.
 
     This never waits. A host that makes no other call calls again before it
     counts as silent.
     """
     free = session.scalar(
-        sa.select(models.Host.id).where(models.Host.id == host_id)
+        sa.select(TABLE.c.id).where(TABLE.c.id == host_id)
         .with_for_update(skip_locked=True))
     if free is not None:
-        session.execute(
-            sa.update(models.Host).where(models.Host.id == free)
-            .values(heard_at=clock.now())
-            .execution_options(synchronize_session=False))
+        session.execute(sa.update(TABLE).where(TABLE.c.id == free)
+                        .values(heard_at=clock.now()))
 
 
 def count(session: orm.Session) -> int:
     """Return the number of live hosts."""
     return session.scalars(
-        sa.select(sa.func.count()).select_from(models.Host)
-        .where(models.Host.deleted == 0)).one()
+        sa.select(sa.func.count()).select_from(TABLE).where(_IS_LIVE)).one()
 
 
 class ClosedHost(typing.NamedTuple):
@@ -266,14 +301,14 @@ def closed(session: orm.Session, since: float) -> dict[str, ClosedHost]:
 
     :param since: a host that has not called since then is silent
     """
-    host, states = models.Host, host_state.HostState
+    states, kinds = host_state.HostState, hold.HostHoldKind
+    restored, disabled, draining = map(hold_db.is_host_held, (
+        kinds.RESTORED, kinds.SERVICE_DISABLED, kinds.DRAINING))
     found = session.execute(
-        sa.select(host.name, host.heard_at, host.restored,
-                  host.service_disabled)
-        .where(host.deleted == 0, sa.or_(
-            host.heard_at < since, host.restored, host.service_disabled,
-            host.draining))
-        .order_by(host.name))
+        sa.select(TABLE.c.name, TABLE.c.heard_at, restored, disabled)
+        .where(_IS_LIVE, sa.or_(
+            TABLE.c.heard_at < since, restored, disabled, draining))
+        .order_by(TABLE.c.name))
     return {
         name: ClosedHost(
             states.SILENT if at < since else states.RESTORED if restored
@@ -288,14 +323,14 @@ def of_other_versions(session: orm.Session, version: str,
     :param since: only hosts that called since then
     """
     return list(session.execute(
-        sa.select(models.Host.name, models.Host.plugin_version)
-        .where(models.Host.deleted == 0, models.Host.heard_at >= since,
-               models.Host.plugin_version != version)
-        .order_by(models.Host.name)).tuples())
+        sa.select(TABLE.c.name, TABLE.c.plugin_version)
+        .where(TABLE.c.deleted == 0, TABLE.c.heard_at >= since,
+               TABLE.c.plugin_version != version)
+        .order_by(TABLE.c.name)).tuples())
 
 
 def names(session: orm.Session) -> list[str]:
     """Return the names of all live hosts."""
     return list(session.scalars(
-        sa.select(models.Host.name).where(models.Host.deleted == 0)
-        .order_by(models.Host.name)))
+        sa.select(TABLE.c.name).where(TABLE.c.deleted == 0)
+        .order_by(TABLE.c.name)))

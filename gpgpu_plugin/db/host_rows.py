@@ -34,6 +34,7 @@ from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.domain import hold as hold_rules
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.domain import ledger as ledger_rules
@@ -41,10 +42,6 @@ if typing.TYPE_CHECKING:
 Device = device_db.DeviceRow
 Assignment = assignment_db.AssignmentRow
 GroupRows = group_db.GroupRows
-
-_SINCE_NOW = datetime.datetime.max
-"""``since`` of a hold that is not stored yet."""
-
 
 class Verdict(typing.NamedTuple):
     """Record for the ledger; ``device`` is as it was before the verdict."""
@@ -59,21 +56,17 @@ class Verdict(typing.NamedTuple):
 class HostRows:
     """Rows of a host.
 
-    :ivar id: of the host
-    :ivar name: of the host
-    :ivar version: number of the last change of variants that is in them
-    :ivar newest_version: number of the last one that was made
+    :ivar host: row of the host
+    :ivar newest_version: number of the last change of variants
     :ivar by_id: all devices, in the order of their stable ids
     :ivar assignments: active ones, in the order of their claims
     :ivar empty_groups: groups with their types only
-    :ivar holds: of the devices, the oldest first
+    :ivar holds: of the host and of the devices, the oldest first
     :ivar events: what happened since the rows were read
     :ivar verdicts: records of ledgers since then
     """
 
-    id: int
-    name: str
-    version: int
+    host: host_db.HostRow
     newest_version: int
     by_id: Mapping[int, Device]
     assignments: Sequence[Assignment]
@@ -114,8 +107,9 @@ class HostRows:
             collections.defaultdict(list))
         for assignment in self.assignments:
             assigned[assignment.device.group_id].append(assignment)
+        is_draining = self.is_held(hold_rules.HostHoldKind.DRAINING)
         return [dataclasses.replace(
-            group, devices=of_group.get(group.id, ()),
+            group, draining=is_draining, devices=of_group.get(group.id, ()),
             foreign_vgpus=foreign.get(group.id, ()),
             assignments=assigned.get(group.id, ()))
             for group in self.empty_groups]
@@ -127,7 +121,7 @@ class HostRows:
         """
         if uuid not in self._by_uuid:
             raise exception.NotFound(
-                kind='device', name=f'{uuid} on host {self.name}')
+                kind='device', name=f'{uuid} on host {self.host.name}')
         return self._by_uuid[uuid]
 
     def now(self, device: Device) -> Device:
@@ -169,6 +163,11 @@ class HostRows:
         return {found.kind: found for found in self.holds
                 if found.device_id == device.id}
 
+    def is_held(self, kind: hold_rules.HostHoldKind) -> bool:
+        """Return whether the host itself has a hold of a kind."""
+        return any(found.host_id is not None and found.kind == kind
+                   for found in self.holds)
+
     # -- other rows ---------------------------------------------------------
 
     def _with(self, **fields: typing.Any) -> HostRows:
@@ -203,7 +202,7 @@ class HostRows:
         :raises InvalidTransition: its state has no such event
         """
         return self.put(dataclasses.replace(device_db.after(
-            self.now(device), event, self.name), **values))
+            self.now(device), event, self.host.name), **values))
 
     def new_id(self) -> int:
         """Return the id of a device or a group until it is stored."""
@@ -233,14 +232,32 @@ class HostRows:
         """Return the rows with other groups, each with its types only."""
         return self._with(empty_groups=groups)
 
+    def change_host(self, **values: typing.Any) -> HostRows:
+        """Return the rows with other values of the host."""
+        return self._with(host=dataclasses.replace(self.host, **values))
+
+    def hold_host(self, kind: hold_rules.HostHoldKind, *, held: bool,
+                  reason: str | None = None,
+                  actor: str | None = None) -> HostRows:
+        """Return the rows with a hold of the host, or without.
+
+        :param held: whether the host is held, which may be so already
+        """
+        if held == self.is_held(kind):
+            return self
+        return self._with(holds=[
+            *self.holds, hold_db.of_host(self.host.id, kind, reason, actor),
+        ] if held else [found for found in self.holds
+                        if found.host_id is None or found.kind != kind])
+
     def hold(self, device: Device, kind: str, reason: str | None,
              actor: str | None = None) -> HostRows:
         """Return the rows with a hold, unless the device has such a one."""
         if kind in self.holds_of(device):
             return self
         return self._held([*self.holds, hold_db.Hold(
-            id=0, device_id=device.id, kind=str(kind), reason=reason,
-            actor=actor, since=_SINCE_NOW)], device)
+            id=0, device_id=device.id, host_id=None, kind=str(kind),
+            reason=reason, actor=actor, since=hold_db.SINCE_NOW)], device)
 
     def release(self, device: Device, kinds: Collection[str]) -> HostRows:
         """Return the rows without holds of some kinds of a device."""
@@ -283,7 +300,8 @@ def _own_kinds(
     """Return the kinds of own holds, by the id of the device."""
     own: dict[int | None, set[str]] = collections.defaultdict(set)
     for found in holds:
-        own[found.device_id].add(found.kind)
+        if found.device_id is not None:
+            own[found.device_id].add(found.kind)
     return own
 
 
@@ -329,20 +347,21 @@ _OF_GROUP = ('id', 'provider_uuid', 'allocation_policy', 'own_policy',
              'link_partitions', 'variant_id')
 # Made once: SQLAlchemy takes longer to make them than to run them.
 _GROUPS_OF_HOSTS = (
-    sa.select(_HOSTS.c.id, _HOSTS.c.name, _HOSTS.c.variants_version,
+    sa.select(_HOSTS.c.id,
               sa.select(host_db.LOCKS.c.value).where(
                   host_db.LOCKS.c.name == 'variants').scalar_subquery(),
-              _HOSTS.c.draining, *(_GROUPS.c[name] for name in _OF_GROUP),
+              *hold_db.COLUMNS, *(_GROUPS.c[name] for name in _OF_GROUP),
               _VARIANTS.c.deleting, _VARIANTS.c.version,
               *variant_db.COLUMNS, *vgpu_type_db.COLUMNS)
     .select_from(
-        _HOSTS.outerjoin(_GROUPS, _GROUPS.c.host_id == _HOSTS.c.id)
+        _HOSTS.outerjoin(_HOLDS, _HOLDS.c.host_id == _HOSTS.c.id)
+        .outerjoin(_GROUPS, _GROUPS.c.host_id == _HOSTS.c.id)
         .outerjoin(_VARIANTS, _GROUPS.c.variant_id == _VARIANTS.c.id)
         .outerjoin(_TYPES, _TYPES.c.gpu_group_id == _GROUPS.c.id))
     .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True)))
     .order_by(_GROUPS.c.id, _TYPES.c.id))
-_OF_HOST = 4
-_OF_VARIANT = _OF_HOST + 1 + len(_OF_GROUP) + 2
+_OF_GROUPS = 2 + len(hold_db.COLUMNS)
+_OF_VARIANT = _OF_GROUPS + len(_OF_GROUP) + 2
 _OF_TYPE = _OF_VARIANT + len(variant_db.COLUMNS)
 _DEVICES_OF_HOSTS = (
     sa.select(_ASSIGNMENTS.c.id, *assignment_db.COLUMNS, *device_db.COLUMNS,
@@ -359,71 +378,72 @@ _OF_HOLD = _OF_DEVICE + len(device_db.COLUMNS)
 
 
 def load(session: orm.Session,
-         host_ids: Collection[int]) -> dict[int, HostRows]:
+         hosts: Iterable[host_db.HostRow]) -> dict[int, HostRows]:
     """Return all rows of hosts, in two statements.
 
     :returns: by the host's id
     """
-    asked = {'host_ids': list(host_ids)}
-    groups, hosts = _groups(session.execute(_GROUPS_OF_HOSTS, asked))
-    found: dict[int, list[sa.Row[typing.Any]]] = collections.defaultdict(list)
+    by_id = {host.id: host for host in hosts}
+    asked = {'host_ids': list(by_id)}
+    groups: dict[int, list[_Found]] = collections.defaultdict(list)
+    for row in session.execute(_GROUPS_OF_HOSTS, asked):
+        groups[row[0]].append(row)
+    devices: dict[int, list[_Found]] = collections.defaultdict(list)
     host_id = _OF_DEVICE + device_db.NAMES.index('host_id')
     for row in session.execute(_DEVICES_OF_HOSTS, asked):
-        found[row[host_id]].append(row)
-    return {host_id: _host_rows(of_host, found[host_id], groups[host_id])
-            for host_id, of_host in hosts.items()}
+        devices[row[host_id]].append(row)
+    return {id: _host_rows(host, groups[id], devices[id])
+            for id, host in by_id.items()}
 
 
-def load_one(session: orm.Session, host_id: int) -> HostRows:
+def load_one(session: orm.Session, host: host_db.HostRow) -> HostRows:
     """Return all rows of a host."""
-    return load(session, [host_id])[host_id]
+    return load(session, [host])[host.id]
 
 
-def _host_rows(host: Sequence[typing.Any],
-               found: Iterable[sa.Row[typing.Any]],
-               groups: Sequence[GroupRows]) -> HostRows:
-    holds = [hold_db.Hold(*row[_OF_HOLD:]) for row in found
-             if row[_OF_HOLD] is not None]
-    # A device with several holds has as many rows.
+_Found = Sequence[typing.Any]
+
+
+def _host_rows(host: host_db.HostRow, groups: Sequence[_Found],
+               found: Sequence[_Found]) -> HostRows:
+    # A device with several holds has as many rows, and so has a host.
+    holds = {row[at]: hold_db.Hold(*row[at:at + len(hold_db.COLUMNS)])
+             for rows, at in ((found, _OF_HOLD), (groups, 2))
+             for row in rows if row[at] is not None}
     rows = {row[_OF_DEVICE]: row for row in found}
     devices = [Device(*row[_OF_DEVICE:_OF_HOLD]) for row in rows.values()]
     by_id = {device.id: device for device in (
-        _with_kinds(devices, holds) if holds else devices)}
+        _with_kinds(devices, holds.values()) if holds else devices)}
     assignments = {
         row[0]: Assignment(by_id[id], *row[1:_OF_DEVICE])
         for id, row in rows.items() if row[0] is not None}
-    id, name, version, newest_version = host
     return HostRows(
-        id=id, name=name, version=version, newest_version=newest_version,
-        by_id=by_id,
-        holds=sorted(holds), empty_groups=groups,
+        host=host, newest_version=groups[0][1], by_id=by_id,
+        holds=sorted(holds.values()), empty_groups=_groups(groups),
         assignments=[assignments[id] for id in sorted(assignments)])
 
 
-def _groups(found: Iterable[Sequence[typing.Any]],
-            ) -> tuple[dict[int, list[GroupRows]],
-                       dict[int, Sequence[typing.Any]]]:
-    """Return groups with their types only, and hosts, by the host's id."""
-    rows: dict[int, list[Sequence[typing.Any]]] = (
-        collections.defaultdict(list))
-    hosts: dict[int, Sequence[typing.Any]] = {}
+def _groups(found: Iterable[_Found]) -> list[GroupRows]:
+    """Return groups with their types only."""
+    of_groups: dict[int, dict[int, _Found]] = collections.defaultdict(dict)
     for row in found:
-        hosts[row[0]] = row[:_OF_HOST]
-        if row[_OF_HOST + 1] is not None:
-            rows[row[_OF_HOST + 1]].append(row)
-    groups: dict[int, list[GroupRows]] = collections.defaultdict(list)
-    for of_group in rows.values():
-        (draining, group_id, provider_uuid, policy, own, own_links,
-         variant_id, deleting, version) = of_group[0][_OF_HOST:_OF_VARIANT]
-        groups[of_group[0][0]].append(GroupRows(
-            id=group_id, draining=draining, provider_uuid=provider_uuid,
+        if row[_OF_GROUPS] is not None:
+            of_groups[row[_OF_GROUPS]][row[_OF_TYPE]] = row
+    groups = []
+    for of_group in of_groups.values():
+        row = next(iter(of_group.values()))
+        (group_id, provider_uuid, policy, own, own_links, variant_id,
+         deleting, version) = row[_OF_GROUPS:_OF_VARIANT]
+        groups.append(GroupRows(
+            id=group_id, provider_uuid=provider_uuid,
             allocation_policy=policy, own_policy=own, own_links=own_links,
             variant_id=variant_id, variant_version=version,
             is_deleting=deleting,
-            variant=variant_db.value(*of_group[0][_OF_VARIANT:_OF_TYPE]),
-            types=[vgpu_type_db.VGPUTypeRow(*row[_OF_TYPE:])
-                   for row in of_group if row[_OF_TYPE] is not None]))
-    return groups, hosts
+            variant=variant_db.value(*row[_OF_VARIANT:_OF_TYPE]),
+            types=[vgpu_type_db.VGPUTypeRow(*found[_OF_TYPE:])
+                   for type_id, found in of_group.items()
+                   if type_id is not None]))
+    return groups
 
 
 def store(session: orm.Session, before: HostRows, after: HostRows,
@@ -451,6 +471,7 @@ def store(session: orm.Session, before: HostRows, after: HostRows,
                              if change[0].id not in done])
     if after.holds is not before.holds:
         hold_db.store(session, before.holds, after.holds, clock.utc(session))
+    host_db.store(session, before.host, after.host)
     _store_assignments(session, before, after)
     vgpu_type_db.store(session, {
         group.id: (_types(before, group.id), group.types)
@@ -508,7 +529,7 @@ def _store_groups(session: orm.Session, before: HostRows,
     ids = {}
     for group in after.empty_groups:
         if group.id < 0:
-            ids[group.id] = group_db.insert(session, after.id, group)
+            ids[group.id] = group_db.insert(session, after.host.id, group)
         elif group is not known[group.id]:
             group_db.update(session, known[group.id], group)
     if not ids:
@@ -543,7 +564,8 @@ def _insert_devices(session: orm.Session, after: HostRows) -> HostRows:
     return dataclasses.replace(
         after, by_id=by_id,
         holds=[found._replace(device_id=ids.get(
-            found.device_id, found.device_id)) for found in after.holds],
+            found.device_id or 0, found.device_id))
+            for found in after.holds],
         assignments=[dataclasses.replace(row, device=by_id[ids.get(
             row.device.id, row.device.id)]) for row in after.assignments])
 

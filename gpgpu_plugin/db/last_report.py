@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import datetime
 import typing
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -24,7 +26,6 @@ class LastReport(typing.NamedTuple):
     session: int
     start_uuid: str | None
     generation: int
-    restored: bool
     report_number: int
     report_digest: str | None
     report_generation: int
@@ -55,7 +56,8 @@ def lock(session: orm.Session, name: str) -> LastReport | None:
     waited for the lock. Read only what may be stale: an assignment that is
     missing there (adoption.unknown) merely causes the report to be stored.
     """
-    row = session.connection().execute(_LOCK, {'host': name}).first()
+    row: Sequence[typing.Any] | None = session.connection().execute(
+        _LOCK, {'host': name}).first()
     return LastReport(*row) if row is not None else None
 
 
@@ -66,3 +68,18 @@ def repeat(session: orm.Session, last: LastReport, number: int) -> None:
     """
     session.connection().execute(
         _REPEAT, {'host_id': last.id, 'number': number})
+
+
+def note(session: orm.Session, host_id: int, *, digest: str, generation: int,
+         answer: str) -> None:
+    """Keep the report of a (locked) host that had no news, and the answer."""
+    session.execute(sa.update(_HOSTS).where(_HOSTS.c.id == host_id).values(
+        report_digest=digest, report_generation=generation,
+        report_answer=answer))
+
+
+def arrived(session: orm.Session, host_id: int,
+            at: datetime.datetime) -> None:
+    """Note when a report of a (locked) host that had news arrived."""
+    session.execute(sa.update(_HOSTS).where(
+        _HOSTS.c.id == host_id).values(reported_at=at))

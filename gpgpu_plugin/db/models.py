@@ -67,7 +67,8 @@ class Host(Base):
         sa.Text, default='[]',
         comment='JSON list of what the last scan could not read.')
     reported_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
-        comment='When the last scan arrived (UTC); NULL before the first.')
+        comment='When the last scan with news arrived (UTC); NULL before the '
+        'first.')
     session: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0,
         comment='Number of the start of nova-compute that speaks for the '
@@ -91,15 +92,6 @@ class Host(Base):
         default=False,
         comment='The operator allows the next start, whichever machine it is '
         'on.')
-    restored: orm.Mapped[bool] = orm.mapped_column(
-        default=False,
-        comment='The host knows more than the database, and offers nothing '
-        'until it has reported it.')
-    draining: orm.Mapped[bool] = orm.mapped_column(
-        default=False,
-        comment='The operator lets no instance get a device of it.')
-    service_disabled: orm.Mapped[bool] = orm.mapped_column(
-        default=False, comment='nova-compute is disabled in Nova.')
     report_number: orm.Mapped[int] = orm.mapped_column(
         sa.BigInteger, default=0,
         comment='Last scan of the session that was stored; 0 before the '
@@ -295,16 +287,21 @@ class Device(Base):
 
 
 class Hold(Base):
-    """A hold of a device, and of the vGPUs on it.
+    """A hold of a device, and of the vGPUs on it, or of a host.
 
-    Unique key: a device has one of each kind.
+    Unique keys: a device, or a host, has one of each kind.
     """
 
     __tablename__ = 'holds'
-    __table_args__ = (sa.UniqueConstraint('device_id', 'kind'),)
+    __table_args__ = (sa.UniqueConstraint('device_id', 'kind'),
+                      sa.UniqueConstraint('host_id', 'kind'))
     id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    device_id: orm.Mapped[int] = orm.mapped_column(
-        sa.ForeignKey('devices.id'), comment='Device that it holds.')
+    device_id: orm.Mapped[int | None] = orm.mapped_column(
+        sa.ForeignKey('devices.id'),
+        comment='Device that it holds; NULL: it holds a host.')
+    host_id: orm.Mapped[int | None] = orm.mapped_column(
+        sa.ForeignKey('hosts.id'),
+        comment='Host that it holds; NULL: it holds a device.')
     kind: orm.Mapped[str] = orm.mapped_column(
         sa.String(32), comment='Kind, such as "quarantined".')
     reason: orm.Mapped[str | None] = orm.mapped_column(

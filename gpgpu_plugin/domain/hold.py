@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds: reasons for which a device is not offered, whatever its state is.
 
-A hold of a GPU holds its VFs and the vGPUs on it, too. On an assigned device
+A hold of a host holds all its devices. One of a GPU holds its VFs and the
+vGPUs on it, too. On an assigned device
 it waits: the assignment goes on, and nothing needs to be remembered for its
 end.
 """
@@ -29,6 +30,23 @@ class HoldKind(enum.StrEnum):
     IDENTITY_CHANGED = 'identity_changed'
     DISABLED = 'disabled'
 
+
+class HostHoldKind(enum.StrEnum):
+    """Kind of a hold of a host; a host has each at most once.
+
+    ``restored``: the database was restored from a backup, and the host has not
+    reported what it has since. ``draining``: an operator lets no instance get
+    a device of it. ``service_disabled``: nova-compute is disabled in Nova,
+    which then selects the host for nothing; what it offers stays the same.
+    """
+
+    RESTORED = 'restored'
+    DRAINING = 'draining'
+    SERVICE_DISABLED = 'service_disabled'
+
+
+KINDS = (*HoldKind, *HostHoldKind)
+"""Kinds of all holds."""
 
 QUARANTINE = frozenset({
     HoldKind.QUARANTINED, HoldKind.FAILED, HoldKind.IDENTITY_CHANGED})

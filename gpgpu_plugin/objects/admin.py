@@ -59,8 +59,7 @@ class HostInfo:
     :ivar problems: what its scan could not read, one sentence each
     :ivar session: number of the start of nova-compute that speaks for it
     :ivar heard_at: when it last called, ISO 8601, UTC
-    :ivar restored: the host has to report what it has, since the database was
-        restored from a backup
+    :ivar holds: its own (domain.hold), each with its author and beginning
     :ivar draining: no instance gets a device of it
     :ivar version: of its gpgpu_plugin
     :ivar host_state: a domain.host_state.HostState; None: not known
@@ -77,7 +76,7 @@ class HostInfo:
     problems: tuple[str, ...] = ()
     session: int
     heard_at: str
-    restored: bool = False
+    holds: tuple[str, ...] = ()
     draining: bool = False
     version: str
     host_state: str | None = None
@@ -249,17 +248,18 @@ class DeviceInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HoldInfo:
-    """A hold of a device (domain.hold).
+    """A hold of a device or a host (domain.hold).
 
-    :ivar device: UUID of the device
+    :ivar address: PCI address of the device; None: it holds the host
+    :ivar device: UUID of the device; None: it holds the host
     :ivar since: when it began, ISO 8601, UTC
     :ivar actor: operator who set it; None: a conductor did
     """
 
     id: int
     host: str
-    address: str
-    device: str
+    address: str | None
+    device: str | None
     kind: str
     since: str
     actor: str | None

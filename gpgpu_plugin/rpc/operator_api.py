@@ -97,10 +97,10 @@ class OperatorAPI(conductor_client.ConductorClient):
             self._timeout + longer, _Conductor.host_delete, ctxt, host=host,
             force=force)
 
-    def host_drain(self, ctxt: _Context, host: str, *,
-                   draining: bool) -> admin.HostInfo:
-        return self._call(
-            _Conductor.host_drain, ctxt, host=host, draining=draining)
+    def host_drain(self, ctxt: _Context, host: str, *, draining: bool,
+                   reason: str | None = None) -> admin.HostInfo:
+        return self._call(_Conductor.host_drain, ctxt, host=host,
+                          draining=draining, reason=reason)
 
     def host_takeover(self, ctxt: _Context, host: str) -> None:
         self._call(_Conductor.host_takeover, ctxt, host=host)

@@ -144,12 +144,15 @@ class Operators(typing.Protocol):
 
     @caller.operators(once=True)
     def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
-                   ) -> admin.HostInfo:
+                   reason: str | None) -> admin.HostInfo:
         """Stop offering the devices of a host, or offer them.
 
-        Instances keep their devices. Idempotent.
+        Instances keep their devices. Idempotent: a host that is draining
+        keeps the reason and the author that it has.
 
+        :param reason: one line; None: none is given
         :raises NotFound: the host never reported
+        :raises Invalid: the reason is no line of text
         """
 
     @caller.operators(once=True)

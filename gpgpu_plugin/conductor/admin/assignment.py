@@ -24,7 +24,6 @@ from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.objects import admin as objects
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import compute_api
@@ -97,8 +96,8 @@ def _beside(db: api.Database, uuids: Sequence[str]) -> list[_Listed]:
     if host_id is None:
         return []
     with db.reader() as session:
-        host = session.get_one(models.Host, host_id).name
-    found = _listed(db, host)
+        [host] = host_db.by_ids(session, [host_id])
+    found = _listed(db, host.name)
     instances = {assignment.instance_uuid for _, assignment in found
                  if assignment.uuid in uuids}
     return [(since, assignment) for since, assignment in found

@@ -85,7 +85,8 @@ def _all_partitions(session: orm.Session, rows: Sequence[device_db.DeviceRow],
     hosts = {row.host_id for row in rows if row.group_id is not None and (
         row.group_id in linked or device_db.pci_function(row).hive)}
     groups = {group.rows.id: group.value
-              for of_host in capacity.load(session, hosts).values()
+              for of_host in capacity.load(
+                  session, host_db.by_ids(session, hosts)).values()
               for group in of_host} if hosts else {}
     return {row.id: groups[row.group_id].partitions_of(row.stable_id)
             for row in rows if row.group_id in groups}

@@ -22,7 +22,6 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import host_state
@@ -53,8 +52,8 @@ def list_all(db: api.Database, host: str | None = None,
             session, pages.size(limit), host, variant, marker)
         loaded = {
             group.rows.id: group
-            for groups in capacity.load(
-                session, {host_id for _, host_id, _ in found}).values()
+            for groups in capacity.load(session, host_db.by_ids(
+                session, {host_id for _, host_id, _ in found})).values()
             for group in groups}
         states = host_states.HostStates(session, silent_after)
         infos = [info(name, loaded[group_id])
@@ -182,13 +181,13 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
             allocation_policy: str | None,
             caller: variant_sweep.Caller) -> None:
     """Set the policy of one group; None: that of its variant."""
-    host, before, rows, group = _lock(session, host_name, variant)
+    before, rows, group = _lock(session, host_name, variant)
     row = variant_db.get(session, variant)
     # Schedulers predict by it what a claim takes.
     group = dataclasses.replace(
         group, own_policy=allocation_policy is not None,
         allocation_policy=allocation_policy or row.allocation_policy)
-    settle.settle(session, host, before, _with(rows, group))
+    settle.settle(session, before, _with(rows, group))
     event_db.add(session, 'group_set', host_name, detail=(
         f'{variant}: allocation policy {group.allocation_policy}, of the '
         f'{"group" if group.own_policy else "variant"}'))
@@ -204,24 +203,24 @@ def _with(rows: host_rows.HostRows,
 
 
 def _lock(session: orm.Session, host_name: str, variant: str,
-          ) -> tuple[models.Host, host_rows.HostRows, host_rows.HostRows,
+          ) -> tuple[host_rows.HostRows, host_rows.HostRows,
                      host_rows.GroupRows]:
-    """Return a host, locked, its rows as read and up to date, and its group.
+    """Return the rows of a host, as read and up to date, and its group.
+
+    The host is locked.
 
     :raises NotFound: there is no such host or group
     """
-    host = host_db.lock(session, host_name)
-    if host is None:
-        raise exception.NotFound(kind='host', name=host_name)
-    before = host_rows.load_one(session, host.id)
-    rows = variant_matching.up_to_date(session, host, before)
+    before = host_rows.load_one(
+        session, host_db.lock_known(session, host_name))
+    rows = variant_matching.up_to_date(session, before)
     groups = {group.variant.name: group for group in rows.empty_groups}
     if variant not in groups:
         raise exception.NotFound(
             kind='group',
             name=f'{variant} on {host_name} (known there: '
                  f'{", ".join(groups) or "none"})')
-    return host, before, rows, groups[variant]
+    return before, rows, groups[variant]
 
 
 def set_links(db: api.Database, host_name: str, variant: str,
@@ -231,11 +230,11 @@ def set_links(db: api.Database, host_name: str, variant: str,
     stated = None if table is None else link_table.normalize(table)
 
     def work(session: orm.Session) -> None:
-        host, before, rows, group = _lock(session, host_name, variant)
+        before, rows, group = _lock(session, host_name, variant)
         after = _with(rows, dataclasses.replace(group, own_links=stated))
         if stated is not None:
             _check_table(after, group.id, stated)
-        settle.settle(session, host, before, after)
+        settle.settle(session, before, after)
         event_db.add(session, 'group_set', host_name, detail=(
             f'{variant}: link partitions '
             f'{stated or "of the variant"}'))
@@ -255,5 +254,5 @@ def _check_table(rows: host_rows.HostRows, group_id: int,
     if group.links is not None and group.links.problem:
         raise exception.Invalid(
             field='link partitions', value=stated,
-            expected=f'the GPUs of {group.variant.name} on {rows.name}: '
+            expected=f'the GPUs of {group.variant.name} on {rows.host.name}: '
                      f'{group.links.problem}')

@@ -24,17 +24,17 @@ def list_all(db: api.Database, host: str | None = None,
              marker: str | None = None) -> tuple[objects.HoldInfo, ...]:
     """Return a page of holds, the oldest first (Conductor.hold_list)."""
     if kind is not None:
-        _kind(kind, tuple(hold.HoldKind))
+        _check_kind(kind, hold.KINDS)
     after = pages.number(marker, 'a hold') if marker is not None else 0
     with db.reader() as session:
         if host is not None:
             host_db.get(session, host)
         return tuple(
             objects.HoldInfo(
-                id=found.id, host=name, address=device.address,
-                device=device.uuid, kind=found.kind, since=hold_db.at(found),
-                actor=found.actor, reason=found.reason)
-            for found, device, name in hold_db.listed(
+                id=found.id, host=name, address=address, device=device,
+                kind=found.kind, since=hold_db.at(found), actor=found.actor,
+                reason=found.reason)
+            for name, address, device, found in hold_db.listed(
                 session, host, kind, pages.size(limit), after))
 
 
@@ -84,8 +84,12 @@ def _kind(kind: str, allowed: Sequence[hold.HoldKind]) -> hold.HoldKind:
 
     :raises Invalid: it is none of those that are allowed
     """
+    _check_kind(kind, allowed)
+    return hold.HoldKind(kind)
+
+
+def _check_kind(kind: str, allowed: Sequence[str]) -> None:
     if kind not in allowed:
         raise exception.Invalid(
             field='kind', value=kind,
             expected='one of ' + ', '.join(allowed))
-    return hold.HoldKind(kind)

@@ -17,6 +17,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import settle
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -24,9 +25,9 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import first_cleaning
@@ -67,15 +68,17 @@ def show(db: api.Database, name: str, *,
             session, [host_db.get(session, name)], silent_after)[0]
 
 
-def _infos(session: orm.Session, hosts: Sequence[models.Host],
+def _infos(session: orm.Session, hosts: Sequence[host_db.HostRow],
            silent_after: float | None = None,
            ) -> tuple[objects.HostInfo, ...]:
     ids = [host.id for host in hosts]
     counts = device_list.count_by_state(session, ids)
     states = host_states.HostStates(session, silent_after)
     cleaned = _first_cleanings(session, ids)
+    holds = hold_db.of_hosts(session, ids)
     return tuple(dataclasses.replace(
-        _info(host, counts.get(host.id, {})), host_state=states.of(host.name),
+        _info(host, counts.get(host.id, {}), holds.get(host.id, ())),
+        host_state=states.of(host.name),
         cleaned=cleaned.get(host.id))
         for host in hosts)
 
@@ -101,7 +104,8 @@ def _first_cleanings(session: orm.Session,
         for host_id, found in by_host.items()}
 
 
-def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
+def _info(host: host_db.HostRow, states: Mapping[str, int],
+          holds: Sequence[hold_db.Hold]) -> objects.HostInfo:
     return objects.HostInfo(
         host=host.name, node=host.node, node_uuid=host.node_uuid,
         generation=host.generation, devices=dict(states),
@@ -109,28 +113,32 @@ def _info(host: models.Host, states: Mapping[str, int]) -> objects.HostInfo:
                      if host.reported_at else None),
         problems=tuple(json.loads(host.problems)), session=host.session,
         heard_at=host_state.utc(host.heard_at),
-        restored=host.restored, draining=host.draining,
+        holds=tuple(map(hold_db.described, holds)),
+        draining=any(found.kind == hold.HostHoldKind.DRAINING
+                     for found in holds),
         version=host.plugin_version)
 
 
-def drain(db: api.Database, name: str, *,
-          draining: bool) -> objects.HostInfo:
+def drain(db: api.Database, name: str, actor: str, *, draining: bool,
+          reason: str | None = None) -> objects.HostInfo:
     """Withdraw a host's devices, or offer them again (Conductor.host_drain).
 
+    :param actor: operator who does it
     :raises NotFound: the host never reported
     """
+    if reason is not None:
+        withdrawal.check_reason(reason)
+
+    def rule(rows: host_rows.HostRows) -> host_rows.HostRows:
+        return rows.hold_host(hold.HostHoldKind.DRAINING, held=draining,
+                              reason=reason, actor=actor)
+
     def work(session: orm.Session) -> objects.HostInfo:
-        host = host_db.lock(session, name)
-        if host is None:
-            raise exception.NotFound(kind='host', name=name)
-        if host.draining != draining:
-            host.draining = draining
-            event_db.add(
-                session, 'drain' if draining else 'undrain', host.name)
-            host_db.changed(host)
-            session.flush()
-            settle.change(session, host, lambda rows: rows)
-        return _infos(session, [host])[0]
+        host = host_db.lock_known(session, name)
+        if settle.change(session, host, rule).generation != host.generation:
+            event_db.add(session, 'drain' if draining else 'undrain', name,
+                         detail=reason)
+        return _infos(session, [host_db.get(session, name)])[0]
     return db.write(work)
 
 
@@ -168,10 +176,8 @@ def check_not_running(db: api.Database, name: str,
 def delete(db: api.Database, name: str, *, force: bool = False) -> None:
     """Delete a host (ConductorAPI.host_delete)."""
     def work(session: orm.Session) -> None:
-        host = host_db.lock(session, name)
-        if host is None:
-            raise exception.NotFound(kind='host', name=name)
-        rows = host_rows.load_one(session, host.id)
+        host = host_db.lock_known(session, name)
+        rows = host_rows.load_one(session, host)
         if rows.assignments:
             raise exception.Conflict(
                 kind='host', name=name,
@@ -180,19 +186,19 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
                        f'or end the assignment with "gpgpu-manage assignment '
                        f'end"')
         if not force:
-            _check_clean(host, rows)
+            _check_clean(rows)
         assignment_db.delete_of_host(session, host.id)
         sighting_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
         group_db.delete(session, [group.id for group in rows.empty_groups])
         event_db.add(session, 'host_delete', host.name)
         # A tombstone: schedulers see the deletion as they see any change.
-        host.deleted = host.id
-        host_db.changed(host)
+        host_db.store(session, host, dataclasses.replace(
+            host_db.changed(session, host), deleted=host.id))
     db.write(work)
 
 
-def _check_clean(host: models.Host, rows: host_rows.HostRows) -> None:
+def _check_clean(rows: host_rows.HostRows) -> None:
     """Refuse to forget why devices of a host are not offered.
 
     If the host reports again, its devices are new ones, which are cleaned.
@@ -200,9 +206,9 @@ def _check_clean(host: models.Host, rows: host_rows.HostRows) -> None:
     :raises Conflict: one is quarantined, disabled or retired, or a GPU was
         used and is not clean, or nobody knows
     """
-    if host.restored:
+    if rows.is_held(hold.HostHoldKind.RESTORED):
         raise exception.Conflict(
-            kind='host', name=host.name,
+            kind='host', name=rows.host.name,
             reason='the database was restored from a backup, and the host has '
                    'not reported since: nobody knows who used its GPUs. Wait '
                    'until "gpgpu-manage host list" does not show it as '
@@ -217,7 +223,7 @@ def _check_clean(host: models.Host, rows: host_rows.HostRows) -> None:
     if len(kept) > _NAMED:
         named.append(f'{len(kept) - _NAMED} more would be offered')
     raise exception.Conflict(
-        kind='host', name=host.name,
+        kind='host', name=rows.host.name,
         reason=f'{"; ".join(named)}. If the host reports again, they are '
                f'cleaned and offered. Repair and release those that are '
                f'quarantined ("gpgpu-manage device release"), and remove '

@@ -139,22 +139,19 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
 
     :returns: whether the host changed
     """
-    host = host_db.lock(session, name)
-    if host is None:
-        raise exception.NotFound(kind='host', name=name)
+    host = host_db.lock_known(session, name)
     # After the host, in the order of reports. Two types with one class must
     # not be enabled at the same time.
     host_db.lock_row(session, 'variants')
     row = _settable(session, variant, vgpu_type, name, enabled=enabled)
-    generation = host.generation
     change = variant_db.Change(
         version=0, variant_id=row.id, vgpu_type=vgpu_type, enabled=enabled)
     # Whether guests can get whole GPUs decides which must be clean.
-    settle.change(session, host, lambda rows: recleaning.clean_again(
+    after = settle.change(session, host, lambda rows: recleaning.clean_again(
         variant_matching.changed(rows, [change])))
     _record(session, variant, vgpu_type, name, enabled=enabled)
     caller.check_wanted()
-    return host.generation != generation
+    return after.generation != host.generation
 
 
 def _settable(session: orm.Session, variant: str, vgpu_type: str,

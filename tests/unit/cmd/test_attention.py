@@ -15,7 +15,6 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin.cmd import attention as command
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import attention
 from gpgpu_plugin.domain import hold
@@ -99,7 +98,7 @@ class StatusTest(base.CommandTestCase):
 
     def test_silent_host_is_critical_until_it_is_drained(self):
         with self.conductor.db.writer() as session:
-            host_db.get(session, 'h1').heard_at = time.time() - 901
+            rows.change_host(session, 'h1', heard_at=time.time() - 901)
         found = self.status(2)
         self.assertEqual(('critical', 1, 'h1'),
                          found[attention.Cause.HOST_SILENT])

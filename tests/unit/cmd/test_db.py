@@ -124,7 +124,8 @@ class DBTest(base.BaseTestCase):
                 'they have\n', ''),
             (result.code, result.out, result.err))
         [host] = host_admin.list_all(database)
-        self.assertTrue(host.restored)
+        [held] = host.holds
+        self.assertIn('restored since ', held)
 
     def test_database_that_replaces_a_lost_one_is_that_of_its_hosts(self):
         self.manage('db', 'sync')

@@ -7,7 +7,7 @@ import time
 
 import fixtures
 
-from gpgpu_plugin.db import host as host_db
+from tests.fixtures import rows
 from tests.unit.cmd import base
 
 
@@ -36,7 +36,7 @@ class GroupTest(base.CommandTestCase):
 
     def test_nothing_remains_on_a_host_whose_nova_compute_is_silent(self):
         with self.conductor.db.writer() as session:
-            host_db.get(session, 'h1').heard_at = time.time() - 901
+            rows.change_host(session, 'h1', heard_at=time.time() - 901)
         [group] = self.json('group', 'list')
         self.assertEqual(
             ('silent', 0, 8),

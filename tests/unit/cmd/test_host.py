@@ -49,7 +49,7 @@ class HostTest(base.CommandTestCase):
 
     def test_show_names_the_session(self):
         shown = self.json('host', 'show', 'h1')
-        self.assertEqual((1, False), (shown['Session'], shown['Restored']))
+        self.assertEqual((1, []), (shown['Session'], shown['Holds']))
         self.assertRegex(shown['Heard At'], r'^\d{4}-.*Z$')
 
     def test_list_says_when_a_host_reports_after_a_restore(self):

@@ -21,7 +21,7 @@ class LoadTest(vgpu_base.VGPUTestCase):
     def load(self):
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
-            [group] = capacity.load(session, [host.id])[host.id]
+            [group] = capacity.load(session, [host])[host.id]
             return group.value
 
     def test_values_are_those_of_the_rows(self):
@@ -54,7 +54,7 @@ class LoadTest(vgpu_base.VGPUTestCase):
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
             with self.statements() as found:
-                capacity.load(session, [host.id])
+                capacity.load(session, [host])
         self.assertEqual(2, len(found), found)
 
 

@@ -201,7 +201,7 @@ class ClaimTest(base.ConductorTestCase):
         # After each statement that writes.
         for target, name in (
                 (device_db, 'swap'), (assignment_db, 'insert'),
-                (event_db, 'add_all'), (host_db, 'change')):
+                (event_db, 'add_all'), (host_db, 'store')):
             original = getattr(target, name)
 
             def broken(*args, original=original, **kwargs):

@@ -17,12 +17,14 @@ from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -99,7 +101,7 @@ class VFsRefusedTest(CleaningCase):
 
     def test_no_gpu_of_a_restored_database_gets_any_before_its_report(self):
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).values(restored=True))
+            rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
             free = session.scalars(sa.select(models.Device.stable_id)).first()
         self.assertEqual((free, 'unknown'), self.refused(free, 'unknown'))
 

@@ -17,7 +17,7 @@ class TakeCase(vgpu_base.VGPUTestCase):
     def take(self, *types):
         with self.db.writer() as session:
             host = host_db.lock(session, 'h1')
-            rows = host_rows.load_one(session, host.id)
+            rows = host_rows.load_one(session, host)
             [group] = capacity.groups(rows)
             taken = device_rows.take(rows, [
                 (group, offer.Selection(

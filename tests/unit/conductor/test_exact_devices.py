@@ -151,7 +151,7 @@ class FindTest(ExactCase):
     def test_disabled_device_and_drained_host_are_refused(self):
         device_admin.set_(self.db, self.uuid(0), 'op', enabled=False)
         self.assertIn('disabled', self.refused('exact_device_unavailable', 0))
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         self.refused('host_draining', 1)
 
 

@@ -218,7 +218,7 @@ class UnknownTest(ExchangeCase):
         def hive():
             with self.db.reader() as session:
                 [row] = host_rows.load_one(
-                    session, host_db.get(session, 'h1').id).devices
+                    session, host_db.get(session, 'h1')).devices
                 return device_db.pci_function(row).hive
         self.report(driver='amdgpu', hive='7', dsn='1')
         self.report(driver='vfio-pci', dsn='1')
@@ -283,8 +283,7 @@ class MdevTest(ExchangeCase):
 
     def test_mdevs_of_an_exchanged_gpu_are_quarantined_when_released(self):
         def add(session):
-            before = host_rows.load_one(
-                session, host_db.get(session, 'h1').id)
+            before = host_rows.load_one(session, host_db.get(session, 'h1'))
             rows, [gpu] = before, before.devices
             for number, state in enumerate(('assigned', 'available')):
                 rows = rows.put(dataclasses.replace(

@@ -26,11 +26,11 @@ class HoldTest(test_cleaning.CleaningCase):
         """Call a function of holds with the only device, locked."""
         def work(session):
             host = host_db.lock(session, 'h1')
-            before = host_rows.load_one(session, host.id)
+            before = host_rows.load_one(session, host)
             [device] = before.devices
             found = function(before, device, *arguments)
             rows = found[0] if isinstance(found, tuple) else found
-            settle.settle(session, host, before,
+            settle.settle(session, before,
                           recleaning.clean_again(rows))
             return rows is not before
         return self.db.write(work)

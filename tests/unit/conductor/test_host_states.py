@@ -9,7 +9,8 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.domain import hold
+from tests.fixtures import rows
 from tests.unit.conductor import base
 
 SILENT_AFTER = 600
@@ -25,7 +26,7 @@ class HostStatesTest(base.ConductorTestCase):
 
     def heard(self, host, seconds_ago):
         with self.db.writer() as session:
-            host_db.get(session, host).heard_at = time.time() - seconds_ago
+            rows.change_host(session, host, heard_at=time.time() - seconds_ago)
 
     def shown(self, listed, name):
         return {row.host: getattr(row, name)
@@ -65,7 +66,7 @@ class HostStatesTest(base.ConductorTestCase):
     def test_available_device_of_a_host_that_must_report_is_unknown(self):
         self.boot(1)
         with self.db.writer() as session:
-            host_db.get(session, 'h1').restored = True
+            rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
         self.assertEqual({'h1': 'restored', 'h2': 'silent'},
                          self.shown(host_admin.list_all, 'host_state'))
         self.assertEqual({'assigned': 1, 'unknown': 7},
@@ -82,9 +83,10 @@ class HostStatesTest(base.ConductorTestCase):
             row.remaining_capacity for row in gauges.capacities])
 
     def test_host_that_is_disabled_in_nova_offers_nothing(self):
-        for host, disabled in (('h1', True), ('h2', True)):
+        for host in ('h1', 'h2'):
             with self.db.writer() as session:
-                host_db.get(session, host).service_disabled = disabled
+                rows.hold_host(
+                    session, host, hold.HostHoldKind.SERVICE_DISABLED)
         self.assertEqual({'h1': 'disabled', 'h2': 'silent'},
                          self.shown(group_admin.list_all, 'host_state'))
         self.assertEqual({'h1': 0, 'h2': 0},
@@ -97,7 +99,7 @@ class HostStatesTest(base.ConductorTestCase):
     def test_draining_host_is_shown_in_each_list(self):
         for host in ('h1', 'h2'):
             with self.db.writer() as session:
-                host_db.get(session, host).draining = True
+                rows.hold_host(session, host, hold.HostHoldKind.DRAINING)
         for listed in (host_admin.list_all, group_admin.list_all,
                        device_admin.list_all, vgpu_type_admin.list_all):
             self.assertEqual({'h1': 'draining', 'h2': 'silent'},

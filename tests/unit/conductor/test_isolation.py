@@ -398,7 +398,7 @@ class ThresholdTest(IsolationTestCase):
 
     def test_host_that_is_drained_is_isolated(self):
         self.assertEqual([], self.after(1000))
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         self.assertEqual(['add h1'], self.after(1000))
 
     def test_unknown_vcpus_are_not_free(self):

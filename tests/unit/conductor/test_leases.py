@@ -40,7 +40,7 @@ class LeaseWatchTest(base.ConductorTestCase):
     def test_host_that_is_silent_is_not_notified(self):
         self.claim(1)
         with self.db.writer() as session:
-            host_db.heard(session, 1)
+            host_db.hear_if_free(session, 1)
         self.age(SILENT_AFTER - 60)
         self.assertEqual(['h1'], self.watch.run_once())
         self.age(60)

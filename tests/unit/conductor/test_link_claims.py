@@ -68,7 +68,7 @@ class LinkCase(base.ConductorTestCase):
             row = host_db.get(session, host)
             return scheduler_host.SchedulerHost(scheduler_feed.host_masks(
                 row, [group.value for group in capacity.load(
-                    session, [row.id])[row.id]]))
+                    session, [row])[row.id]]))
 
 
 class LinkClaimTest(LinkCase):

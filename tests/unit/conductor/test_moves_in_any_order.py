@@ -285,9 +285,9 @@ class MoveMachine(RuleBasedStateMachine):
         A GPU whose VFs are gone is not offered while one of them is dirty.
         """
         with self.db.reader() as session:
-            host_id = host_db.get(session, host).id
+            row = host_db.get(session, host)
             groups = [group.value for group in capacity.load(
-                session, [host_id])[host_id]]
+                session, [row])[row.id]]
         return {gpu.id for group in groups for gpu in group.gpu_capacities
                 if gpu.passthrough}, {
                     vf.id for group in groups

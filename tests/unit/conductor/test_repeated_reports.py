@@ -26,6 +26,7 @@ from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -184,7 +185,7 @@ class RepeatedTest(base.ConductorTestCase):
     def test_host_is_heard(self):
         self.report_twice()
         with self.db.writer() as session:
-            host_db.lock(session, 'h1').heard_at = 1
+            rows.change_host(session, 'h1', heard_at=1)
         self.assertIsNotNone(self.answer())
         with self.db.reader() as session:
             self.assertLess(1, host_db.get(session, 'h1').heard_at)
@@ -212,8 +213,8 @@ class RepeatedTest(base.ConductorTestCase):
         self.assertEqual(expected, self.answer_to_first_report(book))
         # It counts as the report without which a session may do nothing.
         with self.db.reader() as session:
-            sessions.check(host_db.get(session, 'h1'),
-                           self.origin_of_start(), hear=False)
+            sessions.refuse(
+                host_db.get(session, 'h1'), self.origin_of_start())
 
     def test_book_that_the_database_does_not_know_is_no_repetition(self):
         self.boot(1)
@@ -340,12 +341,12 @@ class RepeatedMachine(RuleBasedStateMachine):
         if answer is None:
             return
         before = self.content()
-        _, stored = self.db.write(functools.partial(
+        stored = self.db.write(functools.partial(
             reports._report, scan=scan, origin=None))
         assert stored == answer, (stored, answer)
         after = self.content()
-        for name, rows in before.items():
-            assert rows == after[name], name
+        for name, content in before.items():
+            assert content == after[name], name
         type(self).repeated += 1
 
     repeated = 0

@@ -28,6 +28,7 @@ from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.virt import steps
 from tests.fixtures import known_machine
@@ -374,7 +375,8 @@ class SessionMachine(RuleBasedStateMachine):
         """Return whether the host has reported what it has."""
         with self.case.db.reader() as session:
             host = host_db.find(session, 'h1')
-            return (self.now.session.is_reported and not host.restored
+            return (self.now.session.is_reported
+                    and not hold_db.of_hosts(session, [host.id])
                     and host.report_number > 0
                     and host.start_uuid == self.now.session.start_uuid
                     and host.session > self.begun_at_restore)

@@ -23,8 +23,7 @@ class SettleTest(base.ConductorTestCase):
 
     def rows(self):
         with self.db.reader() as session:
-            return host_rows.load_one(
-                session, host_db.get(session, 'h1').id)
+            return host_rows.load_one(session, host_db.get(session, 'h1'))
 
     def generation(self):
         with self.db.reader() as session:

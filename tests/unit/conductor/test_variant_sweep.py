@@ -264,10 +264,10 @@ class OtherHostsTest(ChangeCase):
         """Let changes fail on hosts."""
         apply = variant_matching.apply
 
-        def failing(session, host, rows, variants=None):
-            if host.name in names:
+        def failing(session, rows, variants=None):
+            if rows.host.name in names:
                 raise ValueError('no rule for this')
-            return apply(session, host, rows, variants)
+            return apply(session, rows, variants)
         return fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.variant_matching.apply', failing)
 

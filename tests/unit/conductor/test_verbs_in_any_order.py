@@ -290,7 +290,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     @rule(host=HOSTS, draining=st.booleans())
     def drain(self, host, draining):
-        host_admin.drain(self.case.db, host, draining=draining)
+        host_admin.drain(self.case.db, host, 'op', draining=draining)
         (self.draining.add if draining else self.draining.discard)(host)
 
     # -- what holds ---------------------------------------------------------

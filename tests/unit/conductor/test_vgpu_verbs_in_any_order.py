@@ -444,7 +444,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     @rule(draining=st.booleans())
     def drain(self, draining):
-        host_admin.drain(self.case.db, 'h1', draining=draining)
+        host_admin.drain(self.case.db, 'h1', 'op', draining=draining)
         self.draining = draining
 
     @rule()

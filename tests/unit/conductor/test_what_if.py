@@ -214,7 +214,7 @@ def check(case, requests, others):
     case.assertEqual(before, rows(case.db))
     case.assertEqual(sorted(requests), sorted(
         move.instance_uuid for move in answer.moves))
-    host_admin.drain(case.db, 'h1', draining=True)
+    host_admin.drain(case.db, 'h1', 'op', draining=True)
     for move in answer.moves:
         request = requests[move.instance_uuid]
         if move.target is not None:

@@ -123,7 +123,7 @@ class _World:
             elif verb == 'quarantine':
                 withdrawal.quarantine(self.db, uuid, 'looked at', 'me')
             elif verb == 'drain':
-                host_admin.drain(self.db, 'h1', draining=True)
+                host_admin.drain(self.db, 'h1', 'op', draining=True)
             elif self.granted:
                 self.end(min(self.granted))
         except (exception.ClaimDenied, exception.Conflict):
@@ -139,7 +139,7 @@ class _World:
         if change.kind == 'wait':
             self.clean({change.subject})
         elif change.kind == 'undrain':
-            host_admin.drain(self.db, 'h1', draining=False)
+            host_admin.drain(self.db, 'h1', 'op', draining=False)
         elif change.kind == 'enable':
             device_admin.set_(self.db, change.subject, 'op', enabled=True)
         elif change.kind == 'repair':

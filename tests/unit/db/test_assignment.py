@@ -51,7 +51,7 @@ class AssignmentRowTest(vgpu_base.VGPUTestCase):
         with self.db.reader() as session:
             counts = assignment_db.counts_by_type(
                 session, [group.id for group in host_rows.load_one(
-                    session, host_db.get(session, 'h1').id).groups])
+                    session, host_db.get(session, 'h1')).groups])
             self.assertEqual(
                 {}, assignment_db.counts_by_type(session, [99]))
         self.assertEqual([('T4-4Q', 2)], [
@@ -64,7 +64,7 @@ class ValueTest(base.ConductorTestCase):
     def active(self):
         with self.db.reader() as session:
             host = host_db.get(session, 'h1')
-            rows = host_rows.load_one(session, host.id)
+            rows = host_rows.load_one(session, host)
             return rows.devices, rows.assignments
 
     def test_active_ones_come_with_the_devices_of_the_host(self):

@@ -21,7 +21,7 @@ class DeviceCase(base.ConductorTestCase):
     def rows(self):
         with self.db.reader() as session:
             return host_rows.load_one(session, host_db.get(
-                session, 'h1').id).devices
+                session, 'h1')).devices
 
 
 class DeviceRowTest(DeviceCase):

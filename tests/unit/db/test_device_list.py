@@ -40,8 +40,9 @@ class ShownStateTest(base.ConductorTestCase):
         self.expected = {}
         with self.db.writer() as session:
             self.host = host_db.get(session, 'h1')
-            self.host.restored = self.restored
-            [self.group] = host_rows.load_one(session, self.host.id).groups
+            if self.restored:
+                rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
+            [self.group] = host_rows.load_one(session, self.host).groups
             for state, flags in itertools.product(
                     device_rules.DeviceState, FLAGS):
                 if state is not device_rules.DeviceState.AVAILABLE:

@@ -60,7 +60,7 @@ class AddAllTest(conductor_base.ConductorTestCase):
         self.boot(2)
         with self.db.writer() as session:
             host = host_db.lock(session, 'h1')
-            rows = host_rows.load_one(session, host.id).assignments
+            rows = host_rows.load_one(session, host).assignments
             with self.statements() as found:
                 event_db.add_all(session, 'h1', [event_db.Event('claim', [
                     (rows[0].device, rows[0]), (rows[1].device, None)],

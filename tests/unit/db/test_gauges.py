@@ -4,6 +4,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import host as host_db
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 from tests.unit.db import base as db_base
@@ -46,7 +47,7 @@ class CountTest(GaugesCase):
 
     def test_host_has_the_time_at_which_it_was_heard(self):
         with self.db.writer() as session:
-            host_db.get(session, 'h1').heard_at = 1234.5
+            rows.change_host(session, 'h1', heard_at=1234.5)
         self.report_second_host()
         with self.db.reader() as session:
             now = host_db.get(session, 'h2').heard_at

@@ -79,8 +79,8 @@ class LoadTest(base.DatabaseTestCase):
         self.assertEqual(0, self.free())
 
     def test_host_that_is_drained_has_an_unknown_number(self):
-        self.host.draining = True
-        self.add(self.host)
+        self.db.write(functools.partial(
+            rows.hold_host, name='h1', kind=hold.HostHoldKind.DRAINING))
         self.group((8, 0, 1, True))
         self.assertIsNone(self.free())
 

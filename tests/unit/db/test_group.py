@@ -2,6 +2,7 @@
 """Tests of group rows."""
 
 from gpgpu_plugin.db import group as group_db
+from gpgpu_plugin.db import models
 from tests.unit.db import base
 
 
@@ -18,12 +19,17 @@ class FindTest(base.DatabaseTestCase):
                  base.group(self.hosts[0], self.variants[0], a=False),
                  base.group(self.hosts[2], self.variants[0], a=True))
 
-    def test_hosts_with_a_group_of_a_variant_are_in_order(self):
+    def listed(self, **filters):
         with self.db.reader() as session:
-            first, second, third = group_db.host_ids_of_variant(
-                session, self.variants[0].id, 0)
-            self.assertLess(first, second)
-            self.assertEqual([second], group_db.host_ids_of_variant(
-                session, self.variants[0].id, first, 1))
-            self.assertEqual([], group_db.host_ids_of_variant(
-                session, self.variants[0].id, third))
+            names = {row.id: row.variant.name
+                     for row in session.query(models.Group)}
+            return [(host, names[group_id]) for host, _, group_id
+                    in group_db.listed(session, 9, **filters)]
+
+    def test_groups_of_live_hosts_are_listed_by_the_name_of_the_host(self):
+        self.assertEqual([('h1', 'A'), ('h2', 'B'), ('h2', 'A')],
+                         self.listed())
+        self.assertEqual([('h1', 'A'), ('h2', 'A')], self.listed(variant='A'))
+        self.assertEqual([('h2', 'A')], self.listed(host='h2', variant='A'))
+        self.assertEqual([('h2', 'B'), ('h2', 'A')],
+                         self.listed(marker='h1:A'))

@@ -62,7 +62,7 @@ class HoldTest(base.DatabaseTestCase):
     def test_device_has_a_kind_once(self):
         self.hold(self.gpu, _K.FAILED)
         with self.db.reader() as session:
-            before = host_rows.load_one(session, self.host.id)
+            before = host_rows.load_one(session, self.host)
         gpu = before.by_id[self.gpu.id]
         self.assertIs(before, before.hold(gpu, _K.FAILED, 'again'))
         self.assertRaises(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of host rows: live ones, tombstones, generations."""
 
+import dataclasses
+
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
@@ -24,7 +26,8 @@ class FindTest(base.DatabaseTestCase):
         with self.db.reader() as session:
             self.assertIsNone(host_db.find(session, 'h1'))
             self.assertIsNone(host_db.lock(session, 'h1'))
-            self.assertIsNone(host_db.by_node_uuid(session, 'node-of-h1'))
+            self.assertEqual(
+                {}, host_db.by_node_uuids(session, ['node-of-h1']))
             self.assertEqual([], host_db.listed(session, 9))
             self.assertEqual([], host_db.lock_all(session))
 
@@ -33,7 +36,8 @@ class FindTest(base.DatabaseTestCase):
         with self.db.reader() as session:
             for found in (host_db.get(session, 'h1'),
                           host_db.lock(session, 'h1'),
-                          host_db.by_node_uuid(session, 'node-of-h1')):
+                          *host_db.by_node_uuids(
+                              session, ['node-of-h1']).values()):
                 self.assertEqual((7, 0), (found.generation, found.deleted))
 
     def test_hosts_are_listed_by_name_and_locked_by_id(self):
@@ -86,18 +90,26 @@ class ChangedTest(base.DatabaseTestCase):
 
     def test_change_raises_the_generation_and_sets_the_time(self):
         self.add(base.host('h1', id=1, generation=3))
-        for generation, mark in ((4, host_db.changed), (5, host_db.change)):
-            with self.db.writer() as session:
-                before = clock.epoch(session)
-                host = host_db.lock(session, 'h1')
-                mark(host)
-            self.assertEqual(generation, host.generation)
-            with self.db.reader() as session:
-                [version] = host_db.changed_since(session, 0)
-                self.assertEqual((1, generation), version[:2])
-                self.assertEqual(host.changed_at, version.changed_at)
-                self.assertTrue(
-                    before <= version.changed_at <= clock.epoch(session))
+        with self.db.writer() as session:
+            before = clock.epoch(session)
+            host = host_db.lock(session, 'h1')
+            changed = host_db.changed(session, host)
+            host_db.store(session, host, changed)
+        self.assertEqual(4, changed.generation)
+        with self.db.reader() as session:
+            [version] = host_db.changed_since(session, 0)
+            self.assertEqual((1, 4, changed.changed_at), tuple(version))
+            self.assertTrue(
+                before <= version.changed_at <= clock.epoch(session))
+            self.assertEqual(changed, host_db.get(session, 'h1'))
+
+    def test_new_host_is_stored_as_it_is(self):
+        self.add(base.host('h1', id=1))
+        with self.db.writer() as session:
+            new = host_db.insert(session, dataclasses.replace(
+                host_db.get(session, 'h1'), name='h2', node_uuid='n2'))
+            self.assertEqual(new, host_db.get(session, 'h2'))
+            self.assertEqual(2, new.id)
 
     def test_hosts_that_changed_are_found_deleted_ones_too(self):
         self.add(base.host('h1', id=1, changed_at=5.5),

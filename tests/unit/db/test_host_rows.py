@@ -27,10 +27,10 @@ class LoadCase(vgpu_base.VGPUTestCase):
 
     def load(self, *hosts):
         with self.db.reader() as session:
-            ids = [host_db.get(session, host).id for host in hosts]
-            found = host_rows.load(session, ids)
-            return [[self.names(group) for group in found[host_id].groups]
-                    for host_id in ids]
+            found = host_rows.load(session, [
+                host_db.get(session, host) for host in hosts])
+            return [[self.names(group) for group in rows.groups]
+                    for rows in found.values()]
 
     def names(self, rows):
         return (rows.variant.name,
@@ -62,8 +62,8 @@ class LoadTest(LoadCase):
 
     def test_types_come_with_their_stored_capacities(self):
         with self.db.reader() as session:
-            host = host_db.get(session, 'h1')
-            [group] = host_rows.load(session, [host.id])[host.id].groups
+            [group] = host_rows.load_one(
+                session, host_db.get(session, 'h1')).groups
             of_group = session.scalars(sa.select(models.Group)).one()
             self.assertEqual(
                 [tuple(getattr(row, field.name) for field
@@ -96,14 +96,13 @@ class RowsCase(vgpu_base.VGPUTestCase):
 
     def rows(self):
         with self.db.reader() as session:
-            return host_rows.load_one(
-                session, host_db.get(session, 'h1').id)
+            return host_rows.load_one(session, host_db.get(session, 'h1'))
 
     def store(self, rule):
         """Store what a rule makes of the rows; return the rows of both."""
         with self.db.writer() as session:
             host = host_db.lock(session, 'h1')
-            before = host_rows.load_one(session, host.id)
+            before = host_rows.load_one(session, host)
             return host_rows.store(session, before, rule(before))
 
     def assert_same(self, expected, rows):
@@ -251,7 +250,8 @@ class StoreTest(RowsCase):
                 parent_id=new.id)
             rows = rows.put(child).change(vf1, parent_id=new.id)
             return rows.assign([host_rows.Assignment(
-                device=child, uuid='a', host_id=rows.id, instance_uuid='i9',
+                device=child, uuid='a', host_id=rows.host.id,
+                instance_uuid='i9',
                 role='instance', migration_uuid='', ordinal=0, vgpu_type='t',
                 resource_class='c', request='', allocated=False,
                 lease_expires_at=1.0, host_generation=1, source_host=None,

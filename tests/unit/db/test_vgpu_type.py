@@ -3,6 +3,7 @@
 
 import dataclasses
 
+from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from tests.unit.db import base
@@ -61,7 +62,8 @@ class StoreTest(base.DatabaseTestCase):
 
         def types():
             with self.db.reader() as session:
-                [group] = host_rows.load_one(session, 1).groups
+                [group] = host_rows.load_one(
+                    session, host_db.get(session, 'h1')).groups
                 return group.id, list(group.types)
         group_id, before = types()
         now = dataclasses.replace(

@@ -80,8 +80,8 @@ def _hosts() -> None:
         sa.Column('problems', sa.Text(), nullable=False,
                   comment='JSON list of what the last scan could not read.'),
         sa.Column('reported_at', sa.DateTime(),
-                  comment='When the last scan arrived (UTC); NULL before '
-                          'the first.'),
+                  comment='When the last scan with news arrived (UTC); NULL '
+                          'before the first.'),
         sa.Column('session', sa.BigInteger(), nullable=False,
                   comment='Number of the start of nova-compute that speaks '
                           'for the host.'),
@@ -102,14 +102,6 @@ def _hosts() -> None:
         sa.Column('takeover', sa.Boolean(), nullable=False,
                   comment='The operator allows the next start, whichever '
                           'machine it is on.'),
-        sa.Column('restored', sa.Boolean(), nullable=False,
-                  comment='The host knows more than the database, and '
-                          'offers nothing until it has reported it.'),
-        sa.Column('draining', sa.Boolean(), nullable=False,
-                  comment='The operator lets no instance get a device of '
-                          'it.'),
-        sa.Column('service_disabled', sa.Boolean(), nullable=False,
-                  comment='nova-compute is disabled in Nova.'),
         sa.Column('report_number', sa.BigInteger(), nullable=False,
                   comment='Last scan of the session that was stored; 0 '
                           'before the first.'),
@@ -448,8 +440,10 @@ def _holds() -> None:
     ddl.create_table(
         'holds',
         sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('device_id', sa.Integer(), nullable=False,
-                  comment='Device that it holds.'),
+        sa.Column('device_id', sa.Integer(),
+                  comment='Device that it holds; NULL: it holds a host.'),
+        sa.Column('host_id', sa.Integer(),
+                  comment='Host that it holds; NULL: it holds a device.'),
         sa.Column('kind', sa.String(32), nullable=False,
                   comment='Kind, such as "quarantined".'),
         sa.Column('reason', sa.Text(),
@@ -461,8 +455,12 @@ def _holds() -> None:
         sa.PrimaryKeyConstraint('id', name='pk_holds'),
         sa.ForeignKeyConstraint(['device_id'], ['devices.id'],
                                 name='fk_holds_device_id'),
+        sa.ForeignKeyConstraint(['host_id'], ['hosts.id'],
+                                name='fk_holds_host_id'),
         sa.UniqueConstraint('device_id', 'kind',
-                            name='uq_holds_device_id_kind'))
+                            name='uq_holds_device_id_kind'),
+        sa.UniqueConstraint('host_id', 'kind',
+                            name='uq_holds_host_id_kind'))
 
 
 def _sightings() -> None:

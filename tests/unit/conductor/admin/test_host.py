@@ -13,6 +13,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
@@ -102,18 +103,18 @@ class HostTest(base.ConductorTestCase):
         self.assertEqual((), host_admin.list_all(self.db))
 
     def test_host_that_was_draining_is_draining_when_it_reports_again(self):
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         host_admin.delete(self.db, 'h1')
         reported = hosts.store(self.db, base.scan(base.EIGHT))
         self.assertEqual((8, 8), self.offered(reported))
         self.assertTrue(host_admin.show(self.db, 'h1').draining)
-        host_admin.drain(self.db, 'h1', draining=False)
+        host_admin.drain(self.db, 'h1', 'op', draining=False)
         host_admin.delete(self.db, 'h1')
         hosts.store(self.db, base.scan(base.EIGHT))
         self.assertFalse(host_admin.show(self.db, 'h1').draining)
 
     def test_host_with_another_name_does_not_inherit_draining(self):
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         host_admin.delete(self.db, 'h1')
         hosts.store(self.db, base.scan(base.EIGHT, host='h2'))
         self.assertFalse(host_admin.show(self.db, 'h2').draining)
@@ -148,7 +149,7 @@ class HostTest(base.ConductorTestCase):
         kept = self.boot(2, 'kept')
         before = self.inventory()
         self.assertEqual((8, 0), self.offered(before))
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         withdrawn = self.inventory()
         self.assertEqual((8, 6), self.offered(withdrawn))
         self.assertGreater(withdrawn.generation, before.generation)
@@ -162,32 +163,47 @@ class HostTest(base.ConductorTestCase):
         releases.release(self.db, base.uuids(kept))
         self.clean_all()
         self.assertEqual((8, 8), self.offered(self.inventory()))
-        host_admin.drain(self.db, 'h1', draining=False)
+        host_admin.drain(self.db, 'h1', 'op', draining=False)
         self.assertEqual((8, 0), self.offered(self.inventory()))
         self.claim(8, 'other')
 
     def test_schedulers_see_nothing_free_on_a_draining_host(self):
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         [masks] = scheduling.unpack(scheduler_feed.SchedulerFeed(
             self.db).changes_since(0).packed)
         [group] = masks.groups
         self.assertEqual([0], [offered.free for offered in group.types])
 
     def test_report_leaves_a_host_draining(self):
-        host_admin.drain(self.db, 'h1', draining=True)
+        host_admin.drain(self.db, 'h1', 'op', draining=True)
         reported = hosts.store(self.db, base.scan(base.EIGHT))
         self.assertEqual((8, 8), self.offered(reported))
         self.assertTrue(host_admin.show(self.db, 'h1').draining)
 
     def test_drain_of_a_draining_host_changes_nothing(self):
         for draining in (True, False):
-            first = host_admin.drain(self.db, 'h1', draining=draining)
+            first = host_admin.drain(self.db, 'h1', 'op', draining=draining)
             self.assertEqual(first, host_admin.drain(
-                self.db, 'h1', draining=draining))
+                self.db, 'h1', 'other', draining=draining, reason='x'))
+
+    def test_hold_of_a_draining_host_tells_who_and_why_and_outlives_it(self):
+        self.assertRaises(exception.Invalid, host_admin.drain, self.db, 'h1',
+                          'op', draining=True, reason='a\nb')
+        [shown] = host_admin.drain(
+            self.db, 'h1', 'op', draining=True, reason='fans').holds
+        self.assertIn('draining since ', shown)
+        self.assertIn(' by op: fans', shown)
+        host_admin.delete(self.db, 'h1')
+        self.assertEqual((), hold_admin.list_all(self.db))
+        hosts.store(self.db, base.scan(base.EIGHT))
+        self.assertEqual((shown,), host_admin.show(self.db, 'h1').holds)
+        [held] = hold_admin.list_all(self.db, kind='draining')
+        self.assertEqual(('h1', None, None, 'op', 'fans'), (
+            held.host, held.address, held.device, held.actor, held.reason))
 
     def test_unknown_host_cannot_be_drained(self):
         self.assertRaises(exception.NotFound, host_admin.drain, self.db, 'h9',
-                          draining=True)
+                          'op', draining=True)
 
     def inventory(self):
         with self.db.reader() as session:
