@@ -11,6 +11,7 @@ before it is offered again.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import typing
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -43,11 +44,14 @@ _LONGEST = 10 * 365 * 86400
 """Seconds of the longest usage that is adopted; a host may name any number."""
 
 
-def adopt(session: orm.Session, rows: _Rows,
-          book: Sequence[objects.Assignment] | None) -> Adopted:
+def adopt(rows: _Rows, book: Sequence[objects.Assignment] | None,
+          adopted: Sequence[objects.Assignment],
+          at: datetime.datetime) -> Adopted:
     """Bring the rows of a (locked) host in line with its book.
 
     :param book: assignments in the host's book; None: it was not sent
+    :param adopted: those of them that the database does not know
+    :param at: time of the transaction (UTC)
     :raises Invalid: the database was restored and the book was not sent
     """
     is_restored = rows.is_held(hold.HostHoldKind.RESTORED)
@@ -58,13 +62,12 @@ def adopt(session: orm.Session, rows: _Rows,
                 expected='the assignments in the book of the host, since the '
                          'database was restored')
         return Adopted(rows)
-    adopted = unknown(session, book)
     if not adopted and not is_restored:
         return Adopted(rows)
     listed = {assignment.uuid for assignment in book}
     result = Adopted(rows)
     for assignment in adopted:
-        result = _adopt(session, result, assignment, listed)
+        result = _adopt(result, assignment, listed, at)
     return result._replace(rows=_distrust_free(result.rows.hold_host(
         hold.HostHoldKind.RESTORED, held=False), listed))
 
@@ -130,9 +133,8 @@ def _device(rows: _Rows, assignment: objects.Assignment,
     return rows, rows.by_stable_id[stable_id]
 
 
-def _adopt(session: orm.Session, result: Adopted,
-           assignment: objects.Assignment,
-           listed: Collection[str]) -> Adopted:
+def _adopt(result: Adopted, assignment: objects.Assignment,
+           listed: Collection[str], at: datetime.datetime) -> Adopted:
     """Adopt one assignment.
 
     :param listed: UUIDs of all that the book has
@@ -151,13 +153,13 @@ def _adopt(session: orm.Session, result: Adopted,
         return result._replace(
             rows=rows.note('adopt_failed', [twice],
                            f'also held by {assignment.uuid}'),
-            ended=[*result.ended, _row(session, rows, assignment, device)])
+            ended=[*result.ended, _row(rows, assignment, device, at)])
     rows = releases.released(rows, in_the_way)
     rows = rows.apply(device, _Event.ADOPT, clean_token=None, **(
         {} if assignment.vgpu_type == naming.PASSTHROUGH else {
             'vgpu_type': assignment.vgpu_type,
             'placement_id': assignment.placement_id}))
-    row = _row(session, rows, assignment, rows.now(device))
+    row = _row(rows, assignment, rows.now(device), at)
     LOG.warning('Adopted assignment %s of instance %s on %s (device %s), '
                 'which the database did not know', row.uuid,
                 row.instance_uuid, rows.host.name, device.address)
@@ -182,8 +184,8 @@ def _key(row: objects.Assignment | _Row) -> tuple[str, str, str]:
     return row.instance_uuid, str(row.role), row.migration_uuid or ''
 
 
-def _row(session: orm.Session, rows: _Rows, assignment: objects.Assignment,
-         device: host_rows.Device) -> _Row:
+def _row(rows: _Rows, assignment: objects.Assignment,
+         device: host_rows.Device, at: datetime.datetime) -> _Row:
     ordinals = {row.ordinal for row in rows.assignments
                 if _key(row) == _key(assignment)}
     return _Row(
@@ -197,7 +199,7 @@ def _row(session: orm.Session, rows: _Rows, assignment: objects.Assignment,
         resource_class=assignment.resource_class,
         request=assignment_db.UNKNOWN_REQUEST, allocated=False,
         # It was claimed earlier, which matters less than its usage.
-        claimed_at=clock.utc(session, ago=min(
+        claimed_at=at - datetime.timedelta(seconds=min(
             assignment.used_seconds or 0, _LONGEST)),
         lease_expires_at=None,
         host_generation=assignment.host_generation,

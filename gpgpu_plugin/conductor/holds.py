@@ -38,14 +38,14 @@ def add(rows: _Rows, device: host_rows.Device, kind: hold.HoldKind,
     reason = reason and cleaning.shortened(reason)
     if kind in hold.WITHDRAWING:
         for part in rows.with_vfs(device):
-            rows = _end_request(rows, rows.now(part))
+            rows = end_request(rows, rows.now(part))
     if kind in hold.QUARANTINE:
         rows = rows.record(rows.now(device), ledger_rules.Verdict.QUARANTINED,
                            reason, actor)
     return rows.hold(device, kind, reason, actor)
 
 
-def _end_request(rows: _Rows, device: host_rows.Device) -> _Rows:
+def end_request(rows: _Rows, device: host_rows.Device) -> _Rows:
     """Have a later request clean a device, and end a cleaning that runs.
 
     What an earlier request leads to is refused, and the later one accepts what

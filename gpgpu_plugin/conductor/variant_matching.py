@@ -134,14 +134,20 @@ class Variants:
     """All variants, as a transaction read them.
 
     :ivar rows: by name
+    :ivar changes: those that the host has not made yet
     """
 
     rows: Mapping[str, models.Variant]
+    changes: Sequence[variant_db.Change]
 
     @classmethod
-    def load(cls, session: orm.Session) -> Variants:
-        """Return the variants as they are now."""
-        return cls(rows={row.name: row for row in variant_db.all(session)})
+    def load(cls, session: orm.Session, rows: host_rows.HostRows) -> Variants:
+        """Return the variants as they are now, for a host."""
+        version = rows.host.variants_version
+        return cls(
+            rows={row.name: row for row in variant_db.all(session)},
+            changes=variant_db.changes_after(session, version)
+            if version < rows.newest_version else ())
 
     @functools.cached_property
     def matching(self) -> Sequence[rules.Variant]:
@@ -150,21 +156,25 @@ class Variants:
                 if not row.deleting]
 
 
-def apply(session: orm.Session, rows: host_rows.HostRows,
-          variants: Variants | None = None) -> host_rows.HostRows:
-    """Move the devices of a (locked) host into the groups of the plan.
+def apply(session: orm.Session,
+          rows: host_rows.HostRows) -> host_rows.HostRows:
+    """Return the rows of a (locked) host, matched with the variants."""
+    return matched(rows, Variants.load(session, rows))
+
+
+def matched(rows: host_rows.HostRows,
+            variants: Variants) -> host_rows.HostRows:
+    """Move the devices of a host into the groups of the plan.
 
     Groups get the types of their GPUs, and those that lost their last device
     are deleted. Devices that somebody can get now, and that are in doubt,
     become dirty.
-
-    :param variants: None: they are read now
     """
-    found = variants or Variants.load(session)
-    rows = type_sync.sync(_match(rows, found), {
-        row.id: variant_db.enabled_types(row) for row in found.rows.values()})
+    rows = type_sync.sync(_match(rows, variants), {
+        row.id: variant_db.enabled_types(row)
+        for row in variants.rows.values()})
     if rows.host.variants_version < rows.newest_version:
-        rows = _with_settings(session, rows, found)
+        rows = _with_settings(rows, variants)
     return recleaning.clean_again(rows)
 
 
@@ -175,7 +185,7 @@ def up_to_date(session: orm.Session,
         apply(session, rows))
 
 
-def _with_settings(session: orm.Session, rows: host_rows.HostRows,
+def _with_settings(rows: host_rows.HostRows,
                    variants: Variants) -> host_rows.HostRows:
     """Return the rows with what changed in variants since their version.
 
@@ -183,7 +193,7 @@ def _with_settings(session: orm.Session, rows: host_rows.HostRows,
     groups have a copy of that of their variant.
     """
     version = rows.host.variants_version
-    rows = changed(rows, variant_db.changes_after(session, version))
+    rows = changed(rows, variants.changes)
     policies = {row.id: row.allocation_policy
                 for row in variants.rows.values()}
     for group in rows.empty_groups:

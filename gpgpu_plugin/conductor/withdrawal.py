@@ -153,8 +153,6 @@ def release(rows: _Rows, device: _Device, actor: str,
             vgpu for vgpu in vgpus if vgpu not in vfs(vgpus)], 'released')
     for part in held:
         rows, removed = holds.remove(rows, part, kinds, actor)
-        if hold.HoldKind.IDENTITY_CHANGED in kinds:
-            rows = rows.change(part, before_swap=None)
         rows = rows.note('operator_release', [part], (
             f'by {actor}: it was '
             f'{", ".join(found.kind for found in removed)}'))
@@ -229,10 +227,7 @@ def _check_cleanable(rows: _Rows, device: _Device,
         reason = ('it is retired; "gpgpu-manage device release" brings it '
                   'back')
     elif hold.HoldKind.IDENTITY_CHANGED in own:
-        reason = (f'{own[hold.HoldKind.IDENTITY_CHANGED].reason}; '
-                  + ('"gpgpu-manage device replace" accepts the new device, '
-                     if gpu is device else '')
-                  + '"gpgpu-manage device release" says that it is the same')
+        reason = own[hold.HoldKind.IDENTITY_CHANGED].reason
     elif hold.is_withdrawn(kinds - own.keys()):
         reason = (f'its GPU {gpu.address} is '
                   f'{hold.shown_as(kinds - own.keys())}; name the GPU')

@@ -65,8 +65,6 @@ class DeviceRow:
     clean_token: str | None = None
     clean_attempt: str | None = None
     cleaned_steps: str | None = None
-    identity: str | None = None
-    before_swap: str | None = None
     awaits_replacement: bool = False
     replaced_by: str | None = None
     vendor_id: str = ''
@@ -100,7 +98,6 @@ def _cached(kind: type[T]) -> Callable[[str], T]:
 
 
 _pci_function = _cached(pci.PCIFunction)
-_identity = _cached(pci.Identity)
 _vgpu_capability = _cached(capability.VGPUCapability)
 _driver_capacity = _cached(driver_capacity_mod.DriverCapacity)
 
@@ -110,16 +107,9 @@ def pci_function(device: DeviceRow) -> pci.PCIFunction:
     return _pci_function(device.pci_function)
 
 
-def read_function(text: str) -> pci.PCIFunction:
-    """Return the PCI function that a column has."""
-    return _pci_function(text)
-
-
 def identity(device: DeviceRow) -> pci.Identity:
     """Return what any scan has found that tells the device from others."""
-    if device.identity is None:
-        return pci.Identity.of(pci_function(device))
-    return _identity(device.identity)
+    return pci.Identity.of(pci_function(device))
 
 
 def vgpu_capability(device: DeviceRow) -> capability.VGPUCapability | None:
@@ -164,6 +154,13 @@ def observed(device: DeviceRow, function: pci.PCIFunction,
         vendor_id=vendor_id, product_id=product_id)
 
 
+def give_up_places(session: orm.Session, ids: Collection[int]) -> None:
+    """Free the places of devices that get other ones, of each other maybe."""
+    if ids:
+        session.execute(sa.update(TABLE).where(TABLE.c.id.in_(ids)).values(
+            stable_id=TABLE.c.uuid))
+
+
 def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
                     after: int, limit: int | None) -> list[int]:
     """Return which hosts have a device with these ids, by host id.
@@ -179,11 +176,11 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
 
 
 def waits_for_vfs(device: DeviceRow) -> bool:
-    """Return whether a dirty GPU waits until its VFs are removed.
+    """Return whether a GPU that is not clean waits for its VFs' removal.
 
     Its host resets no GPU that has VFs.
     """
-    return (device.state == device_rules.DeviceState.DIRTY
+    return (device.state in device_rules.UNCLEAN_STATES
             and device.parent_id is None and pci_function(device).has_vfs)
 
 
@@ -267,7 +264,7 @@ def host_id(db: api.Database, uuid: str) -> int:
 
 
 def replaced(session: orm.Session, device: DeviceRow) -> DeviceRow | None:
-    """Return the retired device whose place a device took."""
+    """Return the device whose place a device took."""
     return next(iter(_rows(session, _SELECT.where(
         TABLE.c.host_id == device.host_id,
         TABLE.c.replaced_by == device.uuid))), None)

@@ -464,6 +464,8 @@ def store(session: orm.Session, before: HostRows, after: HostRows,
     # A GPU that a device is found to be a part of may be new.
     early = [change for change in _changed(before, after)
              if (change[1].parent_id or 0) >= 0]
+    device_db.give_up_places(session, [
+        now.id for old, now in early if old.stable_id != now.stable_id])
     device_db.swap(session, early)
     after = _insert_devices(session, after)
     done = {old.id for old, _ in early}

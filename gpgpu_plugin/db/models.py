@@ -221,7 +221,7 @@ class Device(Base):
     stable_id: orm.Mapped[str] = orm.mapped_column(
         column.NAME,
         comment='Its place in the PCI topology of its host, which survives '
-        'reboots.')
+        'reboots; "away-" and its UUID after another device took its place.')
     address: orm.Mapped[str] = orm.mapped_column(
         sa.String(32), comment='Its PCI address at the last scan.')
     state: orm.Mapped[str] = orm.mapped_column(
@@ -244,21 +244,13 @@ class Device(Base):
         'is new on its host; empty: something happened since that cleaning.')
     pci_function: orm.Mapped[str] = orm.mapped_column(
         sa.Text, comment='JSON of the PCI function that the last scan read.')
-    identity: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text,
-        comment='JSON of the ids and serial numbers that any scan of the '
-        'device could read; NULL: pci_function has all of them.')
-    before_swap: orm.Mapped[str | None] = orm.mapped_column(
-        sa.Text,
-        comment='JSON of the PCI function of the device before that one.')
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
         default=False,
         comment='It is retired, and the next device in its place is '
         'accepted.')
     replaced_by: orm.Mapped[str | None] = orm.mapped_column(
         column.UUID,
-        comment='UUID of the device that took the place of this retired one, '
-        'whose stable id is no place then.')
+        comment='UUID of the device that took its place.')
     vendor_id: orm.Mapped[str] = orm.mapped_column(
         column.PCI_ID, comment='PCI vendor id; empty: it has none.')
     product_id: orm.Mapped[str] = orm.mapped_column(

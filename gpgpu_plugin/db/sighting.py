@@ -1,14 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table ``sightings``: where GPUs with a number were found, in this order."""
+"""Table ``sightings``: where GPUs with a number were found, in this order.
+
+VFs, mdev rows and GPUs that show no number have none. A GPU that was missing
+gets a new row when it returns, so that the ids are in the order in which cards
+came to their places. The row of a GPU whose host was deleted stays if another
+GPU has its number. Indexes: the rows of a GPU, and of a number.
+"""
 
 from __future__ import annotations
 
+import collections
+import typing
+from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import column
+from gpgpu_plugin.db import models
+from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
 
 MAX_HOSTS = 64
@@ -25,34 +38,50 @@ Numbers = tuple[str | None, str | None]
 """DSN and serial number of a card."""
 
 
-class Sighting(column.Base):
-    """A GPU that its host found in a place, with the numbers of its card.
+TABLE = sa.Table(
+    'sightings', column.METADATA,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('device_uuid', column.UUID, nullable=False,
+              comment='UUID of the GPU.'),
+    sa.Column('dsn', column.NAME,
+              comment='PCIe Device Serial Number; NULL: none is known.'),
+    sa.Column('serial', column.NAME,
+              comment='Serial number of the VPD, in upper case; NULL: none is '
+              'known.'),
+    sa.Column('known', sa.Integer, nullable=False, default=0,
+              comment='Newest sighting of the card elsewhere that its verdict '
+              'here takes into account; 0: none.'),
+    sa.Index(None, 'device_uuid'),
+    sa.Index(None, 'dsn'),
+    sa.Index(None, 'serial'),
+    sqlite_autoincrement=True)
+_DEVICES = models.Base.metadata.tables['devices']
+_HOSTS = models.Base.metadata.tables['hosts']
+_HOLDS = models.Base.metadata.tables['holds']
 
-    VFs, mdev rows and GPUs that show no number have none. A GPU that was
-    missing gets a new row when it returns, so that the ids are in the order in
-    which cards came to their places. If another card comes in its place, it
-    has a row for each. The row of a GPU whose host was deleted stays if
-    another GPU has its number.
 
-    Indexes: the rows of a GPU, and of a number.
+class Sighting(typing.NamedTuple):
+    """A row of the table, and the host of the GPU.
+
+    ``id``: 0: it is not stored yet. ``host_id``: None: the host was deleted.
     """
 
-    __tablename__ = 'sightings'
-    __table_args__ = (sa.Index(None, 'device_uuid'), sa.Index(None, 'dsn'),
-                      sa.Index(None, 'serial'),
-                      {'sqlite_autoincrement': True})
-    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
-    device_uuid: orm.Mapped[str] = orm.mapped_column(
-        column.UUID, comment='UUID of the GPU.')
-    dsn: orm.Mapped[str | None] = orm.mapped_column(
-        column.NAME, comment='PCIe Device Serial Number; NULL: none is known.')
-    serial: orm.Mapped[str | None] = orm.mapped_column(
-        column.NAME, comment='Serial number of the VPD, in upper case; NULL: '
-                             'none is known.')
-    known: orm.Mapped[int] = orm.mapped_column(
-        default=0,
-        comment='Newest sighting of the card elsewhere that its verdict here '
-                'takes into account; 0: none.')
+    id: int
+    device_uuid: str
+    dsn: str | None
+    serial: str | None
+    known: int
+    host_id: int | None
+
+
+class Decision(typing.NamedTuple):
+    """A hold with which an operator withdrew a card, and where that was."""
+
+    host: str
+    address: str
+    kind: str
+    reason: str | None
+    actor: str | None
 
 
 def numbers(identity: pci.Identity) -> Numbers:
@@ -64,35 +93,63 @@ def numbers(identity: pci.Identity) -> Numbers:
             identity.serial and identity.serial.upper()[:_LONGEST])
 
 
-def of_numbers(session: orm.Session, devices: Mapping[str, Numbers],
-               ) -> list[tuple[Sighting, int | None]]:
-    """Return the sightings of the numbers of some GPUs, in any place.
+def of_cards(session: orm.Session, device_uuids: Collection[str],
+             known: Collection[Numbers]) -> list[Sighting]:
+    """Return the sightings of GPUs, and those of some numbers in any place.
 
-    :param devices: numbers of the cards by the UUIDs of the GPUs
-    :returns: those of these GPUs, and the newest of others, by id; each with
-        the id of its host (None: it was deleted)
+    :param device_uuids: of the GPUs
+    :param known: the numbers
+    :returns: those of these GPUs, and the newest of others, by id
     """
-    if not devices:
+    dsns = {dsn for dsn, _ in known if dsn}
+    serials = {serial for _, serial in known if serial}
+    if not dsns and not serials:
         return []
-    hosts = column.Base.metadata.tables['devices']
-    dsns = {dsn for dsn, _ in devices.values() if dsn}
-    serials = {serial for _, serial in devices.values() if serial}
-    found = session.execute(
-        sa.select(Sighting, hosts.c.host_id)
-        .outerjoin(hosts, hosts.c.uuid == Sighting.device_uuid)
-        .where(sa.or_(Sighting.dsn.in_(dsns), Sighting.serial.in_(serials)))
-        .order_by(Sighting.device_uuid.in_(list(devices)).desc(),
-                  Sighting.id.desc())
-        .limit(_MAX_ROWS + len(devices))).tuples()
-    return sorted(found, key=lambda row: row[0].id)
+    found: Iterable[Sequence[typing.Any]] = session.execute(
+        sa.select(*TABLE.c, _DEVICES.c.host_id)
+        .outerjoin(_DEVICES, _DEVICES.c.uuid == TABLE.c.device_uuid)
+        .where(sa.or_(TABLE.c.dsn.in_(dsns), TABLE.c.serial.in_(serials)))
+        .order_by(TABLE.c.device_uuid.in_(list(device_uuids)).desc(),
+                  TABLE.c.id.desc())
+        .limit(_MAX_ROWS + len(device_uuids)))
+    return sorted(Sighting(*row) for row in found)
 
 
-def move(session: orm.Session, device_uuid: str, card: Numbers,
-         goal_uuid: str) -> None:
-    """Let the sightings of a card in a place be those of another device."""
-    session.execute(sa.update(Sighting).where(
-        Sighting.device_uuid == device_uuid, Sighting.dsn == card[0],
-        Sighting.serial == card[1]).values(device_uuid=goal_uuid))
+def decisions(session: orm.Session, device_uuids: Collection[str],
+              ) -> Mapping[str, Sequence[Decision]]:
+    """Return what operators decided of GPUs or their VFs, by the GPU's UUID.
+    """
+    found = collections.defaultdict(list)
+    part = _DEVICES.alias()
+    for uuid, *row in session.execute(
+            sa.select(_DEVICES.c.uuid, _HOSTS.c.name, _DEVICES.c.address,
+                      _HOLDS.c.kind, _HOLDS.c.reason, _HOLDS.c.actor)
+            .join(_HOSTS, _HOSTS.c.id == _DEVICES.c.host_id)
+            .join(part, _DEVICES.c.id.in_([part.c.id, part.c.parent_id]))
+            .join(_HOLDS, _HOLDS.c.device_id == part.c.id)
+            .where(_DEVICES.c.uuid.in_(device_uuids),
+                   _HOLDS.c.kind.in_(sorted(hold.DECIDED)))
+            .order_by(part.c.parent_id.is_not(None), _HOLDS.c.id)):
+        found[uuid].append(Decision(*row))
+    return found
+
+
+def store(session: orm.Session, before: Collection[Sighting],
+          after: Collection[Sighting]) -> None:
+    """Store which sightings there are now of those that there were."""
+    known = {row.id: row for row in before}
+    gone = known.keys() - {row.id for row in after}
+    if gone:
+        session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(gone)))
+    for row in after:
+        if row.id and row != known[row.id]:
+            session.execute(sa.update(TABLE).where(
+                TABLE.c.id == row.id).values(known=row.known))
+    new = [{'device_uuid': row.device_uuid, 'dsn': row.dsn,
+            'serial': row.serial, 'known': row.known}
+           for row in after if not row.id]
+    if new:
+        session.execute(sa.insert(TABLE), new)
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
@@ -101,13 +158,12 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
     A card that was on this host, and returns to one that was off all the
     time, has been elsewhere.
     """
-    devices = column.Base.metadata.tables['devices']
-    other = orm.aliased(Sighting)
+    other = TABLE.alias()
     ids = session.scalars(
-        sa.select(Sighting.id)
-        .join(devices, devices.c.uuid == Sighting.device_uuid)
-        .where(devices.c.host_id == host_id, ~sa.exists().where(
-            other.device_uuid != Sighting.device_uuid,
-            sa.or_(other.dsn == Sighting.dsn,
-                   other.serial == Sighting.serial)))).all()
-    session.execute(sa.delete(Sighting).where(Sighting.id.in_(ids)))
+        sa.select(TABLE.c.id)
+        .join(_DEVICES, _DEVICES.c.uuid == TABLE.c.device_uuid)
+        .where(_DEVICES.c.host_id == host_id, ~sa.exists().where(
+            other.c.device_uuid != TABLE.c.device_uuid,
+            sa.or_(other.c.dsn == TABLE.c.dsn,
+                   other.c.serial == TABLE.c.serial)))).all()
+    session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))

@@ -276,7 +276,7 @@ class Identity:
         return dataclasses.replace(
             found, serial=_number(found.serial), dsn=_number(found.dsn))
 
-    def swap_reason(self, now: Identity) -> str | None:
+    def difference(self, now: Identity) -> str | None:
         """Return how a scan shows that another device is in the place.
 
         An unknown value proves nothing, nor does the case of letters, which
@@ -285,9 +285,14 @@ class Identity:
         for field in dataclasses.fields(self):
             old, new = getattr(self, field.name), getattr(now, field.name)
             if None not in (old, new) and old.upper() != new.upper():
-                return (f'another device is in its place: {field.name} was '
-                        f'{old}, is {new}')
+                return f'{field.name} was {old}, is {new}'
         return None
+
+    def has_number_of(self, other: Identity) -> bool:
+        """Return whether both show one serial number, and nothing differs."""
+        return self.difference(other) is None and any(
+            None not in (own, known) for own, known in (
+                (self.dsn, other.dsn), (self.serial, other.serial)))
 
     def after(self, now: Identity) -> Identity:
         """Return what is known after another scan of the same device."""

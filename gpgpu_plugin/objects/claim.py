@@ -201,10 +201,10 @@ class CleanTask:
     """A dirty device that its host must clean.
 
     :ivar assignment_uuid: its last assignment; None if it never had one
-    :ivar had_guest: whether a guest had the device, so that its host must
-        know how the device was before
-    :ivar replaces: whether it took the place of a retired device and nobody
-        has had it since: what the host knows is about the other one
+    :ivar had_guest: whether a guest had the device in its place, so that its
+        host must know how the device was before
+    :ivar replaces: whether it took the place of another device and nobody
+        has had it there since: what the host knows is about the other one
     :ivar vgpu_type: type of the vGPU that exists or may exist
     :ivar token: the attempt to clean the device that is going on, else the
         request; a start with another token is refused

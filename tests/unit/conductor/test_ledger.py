@@ -162,7 +162,9 @@ class RecordTest(LedgerCase):
         hosts.store(self.db, base.scan(
             base.replace(number, dsn='ff-00') if number == other else gpu
             for other, gpu in enumerate(base.EIGHT)))
-        found = self.last(task.device_uuid)
+        [other] = [device for device in device_admin.list_all(self.db)
+                   if device.address == task.address and device.present]
+        found = self.last(other.uuid)
         self.assertEqual('quarantined', found['verdict'])
         self.assertIn('dsn', found['reason'])
 

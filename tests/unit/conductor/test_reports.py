@@ -104,16 +104,16 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual({'available': 8}, self.states())
 
     def test_variant_that_changes_during_a_report_applies_soon(self):
-        apply = variant_matching.apply
+        load = variant_matching.Variants.load
 
-        def late(session, rows):
-            # It was committed after this transaction had read the variants.
+        def early(cls, session, rows):
+            # They change after this transaction has read them.
             variant_db.lock(session)
-            return rows
+            return dataclasses.replace(load(session, rows), rows={})
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.conductor.variant_matching.apply', late):
+                'gpgpu_plugin.conductor.variant_matching.Variants.load',
+                early):
             self.report_second_host()
-        self.assertIs(apply, variant_matching.apply)
         self.assertEqual({'H100', None}, self.variants())
         variant_sweep.run(self.db)
         self.assertEqual({'H100'}, self.variants())

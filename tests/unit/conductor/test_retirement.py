@@ -58,7 +58,7 @@ class RetirementCase(test_withdrawal.WithdrawalCase):
     def at_place(self):
         """Return the device that is at the place of the GPU."""
         [device] = [device for device in device_admin.list_all(self.db)
-                    if device.address == '0000:00:00.0']
+                    if device.address == '0000:00:00.0' and device.present]
         return device
 
     def retire(self, uuid=None, reason=None):
@@ -122,10 +122,9 @@ class RetireTest(RetirementCase):
         moved = base.function(0, id='/devices/pci0000:77/01.0/00.0',
                               address='0000:77:00.0', **OLD)
         hosts.store(self.db, base.scan((moved, base.function(1))))
-        [device] = [device for device in device_admin.list_all(
-            self.db, include_retired=True) if device.address == moved.address]
-        self.assertEqual('retired', device.state)
-        self.assertIn('it was retired at 0000:00:00.0', device.reason)
+        device = self.shown(self.old)
+        self.assertEqual((moved.id, 'retired', 'retired by op'), (
+            device.stable_id, device.state, device.reason))
 
     def test_assigned_gpu_is_refused_with_its_instance(self):
         self.boot(2)
@@ -242,7 +241,8 @@ class ReplaceTest(RetirementCase):
 
     def test_card_that_was_exchanged_before_is_accepted(self):
         self.report(**NEW)
-        self.assertEqual('quarantined', self.shown(self.old).state)
+        self.assertEqual('missing', self.shown(self.old).shown_state)
+        self.assertEqual('quarantined', self.at_place().state)
         self.assertNotEqual(self.old, self.replace().uuid)
         self.assert_replaced()
 
@@ -251,7 +251,7 @@ class ReplaceTest(RetirementCase):
         self.report(**NEW)
         new = self.at_place()
         self.assertEqual('quarantined', new.state)
-        self.assertIn(f'retired device {self.old}', new.reason)
+        self.assertIn('serial was old, is new', new.reason)
         self.assertIn('device replace', new.reason)
         self.replace()
         self.assert_replaced()
@@ -285,9 +285,10 @@ class ReplaceTest(RetirementCase):
         new = self.replace().uuid
         self.clean_all()
         self.report()
-        shown = self.shown(new)
-        self.assertEqual('retired', shown.state)
-        self.assertIn('it was retired at 0000:00:00.0 of h1', shown.reason)
+        self.assertEqual('missing', self.shown(new).shown_state)
+        shown = self.shown(self.old)
+        self.assertEqual(('retired', None, True), (
+            shown.state, shown.replaced_by, shown.present))
 
     def test_release_of_what_was_replaced_is_refused(self):
         self.report(**NEW)
@@ -304,6 +305,7 @@ class ReplaceTest(RetirementCase):
             retirement.replace, self.old, OPERATOR))
         releases.release(self.db, base.uuids(granted))
         self.replace()
+        self.report(**NEW)
         self.assertEqual(
             [('new', 'dirty'), ('old', 'retired')], self.everything())
 
@@ -341,11 +343,16 @@ class ReplaceTest(RetirementCase):
         # The baseline of its place is that of the old card until then.
         self.assertEqual((True, False), (task.replaces, task.had_guest))
 
-    def test_exchange_that_nobody_announced_is_of_no_replacement(self):
+    def test_card_that_is_accepted_alone_leaves_the_other_one_missing(self):
         self.report(**NEW)
-        hold_admin.release(self.db, self.old, OPERATOR)
-        [task] = cleaning.tasks(self.db, 'h1')
-        self.assertFalse(task.replaces)
+        hold_admin.release(self.db, self.at_place().uuid, OPERATOR)
+        # The baseline of its place is that of the old card.
+        self.assertEqual([(self.at_place().uuid, True)], [
+            (task.device_uuid, task.replaces)
+            for task in cleaning.tasks(self.db, 'h1')])
+        self.clean_all()
+        self.assertEqual('available', self.at_place().state)
+        self.assertEqual('missing', self.shown(self.old).shown_state)
 
 
 class ReturnedTest(RetirementCase):
@@ -357,25 +364,19 @@ class ReturnedTest(RetirementCase):
         new = self.replace().uuid
         self.clean_all()
         self.report()
-        self.assertEqual('retired', self.shown(new).state)
-        found = retirement.replace(self.db, new, OPERATOR)
         self.clean_all()
-        self.assertEqual('retired', self.shown(found).state)
-        self.assertIn('fell off the bus', self.shown(found).reason)
+        self.assertEqual('retired', self.shown(self.old).state)
+        self.assertIn('fell off the bus', self.shown(self.old).reason)
         # Nobody retired the other one for that.
-        self.assertNotIn('fell off the bus', self.shown(new).reason)
+        self.assertIsNone(self.shown(new).reason)
+        self.assertEqual('missing', self.shown(new).shown_state)
 
     def test_card_that_was_exchanged_waits_after_its_retirement_too(self):
         self.report(**NEW)
         self.retire()
-        hold_admin.remove(self.db, self.old, ['retired'], OPERATOR)
-        self.assertEqual('quarantined', self.shown(self.old).state)
-        hold_admin.release(self.db, self.old, OPERATOR)
-        self.clean_all()
-        # It has been accepted: nothing is left to replace but itself.
-        self.assertEqual(self.old, retirement.replace(
-            self.db, self.old, OPERATOR))
-        self.assertEqual('retired', self.shown(self.old).state)
+        self.assertIn('is in its place', self.refused(
+            hold_admin.release, self.old, OPERATOR))
+        self.assertEqual('quarantined', self.at_place().state)
 
     def test_card_that_left_again_is_not_accepted(self):
         self.report(**NEW)

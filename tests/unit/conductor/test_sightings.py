@@ -124,10 +124,10 @@ class TravelTest(SightingCase):
 
     def test_number_of_too_many_hosts_identifies_none(self):
         with self.db.writer() as session:
-            session.add_all(sighting_db.Sighting(
-                device_uuid=device.uuid, serial='0', known=0)
+            sighting_db.store(session, (), [
+                sighting_db.Sighting(0, device.uuid, None, '0', 0, None)
                 for device in self.devices_of_hosts(
-                    session, sighting_db.MAX_HOSTS + 1))
+                    session, sighting_db.MAX_HOSTS + 1)])
         hosts.store(self.db, base.scan([base.replace(0, serial='0')]))
         self.assertEqual('available', self.gpu().state)
 
@@ -213,8 +213,8 @@ class DeletedHostTest(SightingCase):
     def test_sightings_of_no_other_host_are_deleted(self):
         host_admin.delete(self.db, 'h1')
         with self.db.reader() as session:
-            self.assertEqual([], session.scalars(
-                sa.select(sighting_db.Sighting)).all())
+            self.assertEqual([], session.execute(
+                sa.select(sighting_db.TABLE)).all())
 
 
 class NumbersTest(base.ConductorTestCase):

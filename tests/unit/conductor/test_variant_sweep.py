@@ -44,6 +44,9 @@ class ChangeCase(base.ConductorTestCase):
             self.report(f'h{number}')
 
     def report(self, name, device='2330'):
+        """Report the only GPU of a host, which is made anew for other ids."""
+        if device != '2330':
+            host_admin.delete(self.db, name, force=True)
         hosts.store(self.db, base.scan(
             [base.function(0, device=device)], host=name,
             node_uuid=self.node_uuid(name)))
@@ -262,14 +265,14 @@ class OtherHostsTest(ChangeCase):
 
     def fail(self, *names):
         """Let changes fail on hosts."""
-        apply = variant_matching.apply
+        matched = variant_matching.matched
 
-        def failing(session, rows, variants=None):
+        def failing(rows, variants):
             if rows.host.name in names:
                 raise ValueError('no rule for this')
-            return apply(session, rows, variants)
+            return matched(rows, variants)
         return fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.variant_matching.apply', failing)
+            'gpgpu_plugin.conductor.variant_matching.matched', failing)
 
     def test_host_that_is_locked_or_fails_delays_no_other(self):
         for fault in self.keep('h1', 'h3'), self.fail('h1', 'h3'):

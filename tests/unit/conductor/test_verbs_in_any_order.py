@@ -101,8 +101,7 @@ class VerbMachine(RuleBasedStateMachine):
         host, number = place
         address = f'0000:{number:02x}:00.0'
         [device] = [device for device in self.listed(host)
-                    if device.address == address
-                    and device.replaced_by is None]
+                    if device.address == address and device.present]
         return device.uuid
 
     def offered(self, host):
@@ -114,7 +113,13 @@ class VerbMachine(RuleBasedStateMachine):
 
     def refresh(self):
         """Read the states again, after a verb with many outcomes."""
-        self.states = {device.uuid: device.state for device in self.listed()}
+        self.states = self.found()
+
+    def found(self):
+        """Return the states of all devices as they are listed."""
+        return {device.uuid: device.state if device.present
+                or device.state == 'retired' else 'missing'
+                for device in self.listed()}
 
     def attempt(self, name, call, *arguments, allowed):
         """Call a verb, which must be refused unless it is allowed."""
@@ -298,8 +303,7 @@ class VerbMachine(RuleBasedStateMachine):
     @invariant()
     def devices_are_in_the_expected_states(self):
         """No verb, and no late cleaning, makes a device available."""
-        assert self.states == {
-            device.uuid: device.state for device in self.listed()}
+        assert self.states == self.found()
 
     @invariant()
     def no_device_is_given_twice(self):

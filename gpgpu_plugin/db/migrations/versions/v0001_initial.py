@@ -288,7 +288,8 @@ def _devices() -> None:
                           'needs one.'),
         sa.Column('stable_id', _NAME, nullable=False,
                   comment='Its place in the PCI topology of its host, which '
-                          'survives reboots.'),
+                          'survives reboots; "away-" and its UUID after '
+                          'another device took its place.'),
         sa.Column('address', sa.String(32), nullable=False,
                   comment='Its PCI address at the last scan.'),
         sa.Column('state', sa.String(16), nullable=False,
@@ -312,19 +313,11 @@ def _devices() -> None:
         sa.Column('pci_function', sa.Text(), nullable=False,
                   comment='JSON of the PCI function that the last scan '
                           'read.'),
-        sa.Column('identity', sa.Text(),
-                  comment='JSON of the ids and serial numbers that any scan '
-                          'of the device could read; NULL: pci_function has '
-                          'all of them.'),
-        sa.Column('before_swap', sa.Text(),
-                  comment='JSON of the PCI function of the device before '
-                          'that one.'),
         sa.Column('awaits_replacement', sa.Boolean(), nullable=False,
                   comment='It is retired, and the next device in its place '
                           'is accepted.'),
         sa.Column('replaced_by', _UUID,
-                  comment='UUID of the device that took the place of this '
-                          'retired one, whose stable id is no place then.'),
+                  comment='UUID of the device that took its place.'),
         sa.Column('vendor_id', sa.String(4), nullable=False,
                   comment='PCI vendor id; empty: it has none.'),
         sa.Column('product_id', sa.String(4), nullable=False,

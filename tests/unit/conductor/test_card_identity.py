@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of devices in whose place another one was found."""
+"""Tests of cards and of the places in which a scan found them."""
 
 import collections
 import dataclasses
@@ -33,7 +33,7 @@ DSN = '00-00-00-00-00-00-00-01'
 OTHER = 'ff-ff-ff-ff-ff-ff-ff-fe'
 
 
-class ExchangeCase(test_cleaning.CleaningCase):
+class CardCase(test_cleaning.CleaningCase):
 
     functions = (base.function(0),)
 
@@ -42,7 +42,9 @@ class ExchangeCase(test_cleaning.CleaningCase):
         hosts.store(self.db, base.scan((base.replace(0, **facts),)))
 
     def device(self):
-        [device] = device_admin.list_all(self.db)
+        """Return the device that is at the place of the GPU."""
+        [device] = [device for device in device_admin.list_all(self.db)
+                    if device.present]
         return device
 
     def verdicts(self):
@@ -52,7 +54,7 @@ class ExchangeCase(test_cleaning.CleaningCase):
     def assert_quarantined(self, *words):
         device = self.device()
         self.assertEqual('quarantined', device.state)
-        for word in ('another device is in its place', *words):
+        for word in words:
             self.assertIn(word, device.reason)
 
     def accept(self):
@@ -63,29 +65,114 @@ class ExchangeCase(test_cleaning.CleaningCase):
             self.device().state, self.device().reason))
 
 
-class MovedTest(ExchangeCase):
+class MovedTest(CardCase):
     """A card that is in another slot now."""
 
+    NUMBER = '1f'
+    functions = (base.function(0, dsn=NUMBER),)
     new_are_clean = False
 
-    def move(self, **facts):
+    def move(self, *others, **facts):
         """Report the GPU at another place; return the device there."""
-        moved = base.function(0, id='/devices/pci0000:77/01.0/00.0',
-                              address='0000:77:00.0', **facts)
-        hosts.store(self.db, base.scan((moved,)))
+        moved = base.function(
+            0, id='/devices/pci0000:77/01.0/00.0', address='0000:77:00.0',
+            **{'dsn': self.NUMBER, **facts})
+        hosts.store(self.db, base.scan((moved, *others)))
         [device] = [device for device in device_admin.list_all(self.db)
-                    if device.address == moved.address]
+                    if device.stable_id == moved.id]
         return device
 
-    def test_gpu_is_cleaned_in_its_new_place(self):
+    def setUp(self):
+        super().setUp()
+        self.clean_all()
+        self.before = self.device()
+
+    def test_card_with_a_number_is_the_same_and_cleaned_anew(self):
         device = self.move()
+        self.assertEqual(
+            (self.before.uuid, '0000:77:00.0', 'dirty'),
+            (device.uuid, device.address, device.state))
+        [task] = cleaning.tasks(self.db, 'h1')
+        self.assertEqual(
+            (device.uuid, device.stable_id), (task.device_uuid,
+                                              task.stable_id))
+        self.assertRaises(exception.ClaimDenied, self.claim)
+        self.clean_all()
+        self.claim()
+
+    def test_assignment_and_holds_move_with_the_card(self):
+        [assignment] = self.boot().assignments
+        hold_admin.add(self.db, self.before.uuid, 'quarantined', 'fan', 'op')
+        device = self.move()
+        [moved] = claims.of_host(self.db, 'h1')
+        self.assertEqual(
+            (assignment.uuid, device.stable_id, '0000:77:00.0', 'assigned'),
+            (moved.uuid, moved.stable_id, moved.address, moved.state))
+        releases.release(self.db, [moved.uuid])
+        self.assert_quarantined('fan')
+
+    def test_two_cards_that_exchange_their_slots_keep_their_rows(self):
+        other = base.function(0, id='/devices/pci0000:77/01.0/00.0',
+                              address='0000:77:00.0', dsn='2f')
+        hosts.store(self.db, base.scan((
+            base.replace(0, dsn=self.NUMBER), other)))
+        self.clean_all()
+        before = self.rows()
+        self.move(base.replace(0, dsn='2f'))
+        after = self.rows()
+        self.assertEqual(
+            {dsn: uuid for dsn, (uuid, _, _) in before.items()},
+            {dsn: uuid for dsn, (uuid, _, _) in after.items()})
+        self.assertEqual(before['2f'][1], after[self.NUMBER][1])
+        self.assertEqual({'dirty'}, {state for _, _, state in after.values()})
+
+    def rows(self):
+        return {device.dsn: (device.uuid, device.address, device.state)
+                for device in device_admin.list_all(self.db)}
+
+    def test_card_without_a_number_is_another_one(self):
+        self.assertNotEqual(self.before.uuid, self.move(dsn=None).uuid)
+
+    def test_number_that_two_cards_show_tells_nothing(self):
+        third = base.function(0, id='/devices/pci0000:78/01.0/00.0',
+                              address='0000:78:00.0', dsn=self.NUMBER)
+        device = self.move(third)
+        self.assertNotEqual(self.before.uuid, device.uuid)
         self.assertEqual('dirty', device.state)
-        self.assertEqual([device.uuid], [
-            task.device_uuid for task in cleaning.tasks(self.db, 'h1')])
+
+    def test_card_comes_to_the_place_of_one_that_left(self):
+        # Each knows its place again when it returns.
+        self.report(dsn='2f')
+        self.assert_quarantined('dsn was 1f, is 2f')
+        second = self.device().uuid
+        self.report(dsn=self.NUMBER)
+        self.assertEqual((self.before.uuid, 'dirty'),
+                         (self.device().uuid, self.device().state))
+        self.report(dsn='2f')
+        self.assert_quarantined('dsn was')
+        self.assertEqual(second, self.device().uuid)
+        self.assertEqual(2, len(device_admin.list_all(self.db)))
+
+    def test_place_whose_card_is_used_is_given_to_no_other(self):
+        [assignment] = self.boot().assignments
+        self.report(dsn='2f')
+        self.report(dsn='2f')
+        self.assertEqual(self.before.uuid, self.device().uuid)
+        self.assertIn('another device is in its place: dsn was 1f, is 2f',
+                      self.device().reason)
+        releases.release(self.db, [assignment.uuid])
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.report(dsn='2f')
+        self.assertNotEqual(self.before.uuid, self.device().uuid)
+        self.assert_quarantined('another device was in its place')
+        self.assertEqual('missing', self.old().shown_state)
+        self.assertIsNone(self.old().reason)
+
+    def old(self):
+        return device_admin.show(self.db, self.before.uuid)
 
 
-
-class AssignedTest(ExchangeCase):
+class AssignedTest(CardCase):
 
     def swapped(self, **facts):
         granted = self.boot()
@@ -110,9 +197,11 @@ class AssignedTest(ExchangeCase):
         releases.release(self.db, uuids)
         self.report(dsn=OTHER)
         self.assert_quarantined('dsn was')
+        self.assertEqual(['quarantined'], self.verdicts())
 
     def test_operator_accepts_the_gpu_once(self):
         releases.release(self.db, self.swapped())
+        self.report(dsn=OTHER)
         self.accept()
         self.assertEqual(['quarantined', 'released', 'passed'],
                          self.verdicts())
@@ -137,7 +226,7 @@ class AssignedTest(ExchangeCase):
         self.assert_quarantined('bind failed', 'dsn was')
 
 
-class BetweenGuestsTest(ExchangeCase):
+class BetweenGuestsTest(CardCase):
 
     def test_dirty_gpu_is_quarantined_and_not_cleaned(self):
         self.dirty()
@@ -170,11 +259,10 @@ class BetweenGuestsTest(ExchangeCase):
 
     def test_gpu_that_was_exchanged_while_the_host_was_off(self):
         # Nothing was reported meanwhile, or it was missing.
-        for meanwhile in (None, ()):
-            self.report()
+        for number, meanwhile in (('2', None), ('3', ())):
             if meanwhile is not None:
                 hosts.store(self.db, base.scan(meanwhile))
-            self.report(dsn=OTHER)
+            self.report(dsn=number)
             self.assert_quarantined('dsn was')
             self.accept()
 
@@ -183,10 +271,12 @@ class BetweenGuestsTest(ExchangeCase):
         self.clean_all(passed=False)
         self.report(dsn=OTHER)
         self.assert_quarantined('dsn was')
-        self.assertEqual(task.device_uuid, self.device().uuid)
+        before = device_admin.show(self.db, task.device_uuid)
+        self.assertIn('cleaning failed', before.reason)
+        self.assertEqual(self.device().uuid, before.replaced_by)
 
 
-class UnknownTest(ExchangeCase):
+class UnknownTest(CardCase):
 
     functions = (base.function(0, dsn=None),)
 
@@ -212,13 +302,14 @@ class UnknownTest(ExchangeCase):
                 self.assert_quarantined(
                     f'{name} was {known[name]}, is abcd')
                 self.report(**known)
-                self.accept()
+                self.clean_all()
 
     def test_hive_is_remembered_while_a_vfio_driver_has_the_gpu(self):
         def hive():
             with self.db.reader() as session:
-                [row] = host_rows.load_one(
+                [row] = [device for device in host_rows.load_one(
                     session, host_db.get(session, 'h1')).devices
+                    if device.present]
                 return device_db.pci_function(row).hive
         self.report(driver='amdgpu', hive='7', dsn='1')
         self.report(driver='vfio-pci', dsn='1')
@@ -245,7 +336,7 @@ class UnknownTest(ExchangeCase):
         self.assertEqual('available', self.device().state)
 
 
-class VFTest(ExchangeCase):
+class VFTest(CardCase):
 
     variant = False
     functions = ()
@@ -279,7 +370,33 @@ class VFTest(ExchangeCase):
             self.assertIn(f'is {OTHER}', device.reason)
 
 
-class MdevTest(ExchangeCase):
+    def test_vfs_follow_their_pfs_that_exchange_slots(self):
+        self.pf = dataclasses.replace(self.pf, dsn='1f')
+        place = '/devices/pci0000:77/01.0/00.0'
+        other = [dataclasses.replace(
+            function, id=function.id.replace(self.pf.id, place),
+            address=function.address.replace('0000:00', '0000:77'),
+            pf=function.pf and place, dsn=None if function.pf else '2f')
+            for function in (self.pf, *self.vfs)]
+        hosts.store(self.db, base.scan((self.pf, *self.vfs, *other)))
+        before = self.uuids()
+        hosts.store(self.db, base.scan((
+            dataclasses.replace(self.pf, dsn='2f'), *self.vfs,
+            dataclasses.replace(other[0], dsn='1f'), *other[1:])))
+        self.assertEqual(
+            {place: before[self.pf.id], self.pf.id: before[place]},
+            self.uuids())
+
+    def uuids(self):
+        """Return the UUIDs of a GPU and of its VFs, by its place."""
+        found = collections.defaultdict(list)
+        for device in device_admin.list_all(self.db):
+            if device.present:
+                found[device.stable_id.partition('/vf')[0]].append(device.uuid)
+        return dict(found)
+
+
+class MdevTest(CardCase):
 
     def test_mdevs_of_an_exchanged_gpu_are_quarantined_when_released(self):
         def add(session):
@@ -301,7 +418,7 @@ class MdevTest(ExchangeCase):
             self.assertIn(f'is {OTHER}', device.reason)
 
 
-class FakeMachineTest(ExchangeCase):
+class FakeMachineTest(CardCase):
     """The real scanner, as the user of nova-compute runs it."""
 
     variant = False

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of the rows of a host when a scan of the host arrives.
+
+``observe`` is a function of values. Its passes, in their order, each of which
+needs what the ones before found:
+
+1. Cards: which known card is in which place (card_identity).
+2. Functions: what the scan read of each, and the health of GPUs.
+3. VFs: to which GPU they belong.
+4. Cards that took the place of others are held, unless they were awaited.
+5. Functions that the scan did not find are missing.
+6. Sightings: cards that were elsewhere, and what operators decided of them.
+7. The book of the host: what the database does not know is adopted.
+8. Groups, types, changes of variants, and what must be cleaned again
+   (variant_matching).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from gpgpu_plugin.conductor import adoption
+from gpgpu_plugin.conductor import card_identity
+from gpgpu_plugin.conductor import device_health
+from gpgpu_plugin.conductor import device_rows
+from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import retirement
+from gpgpu_plugin.conductor import sightings
+from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.db import device as device_db
+from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import report as objects
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the database knows beside the rows of the host.
+
+    :ivar places: stable ids of mdevs made for assignments, by UUID
+    :ivar unknown: assignments in the host's book that the database does not
+        know
+    :ivar seen: sightings of the numbers of the host's cards, in any place
+    :ivar decisions: see sightings.Decisions
+    :ivar variants: all variants
+    :ivar at: time of the transaction (UTC)
+    """
+
+    places: Mapping[str, str]
+    unknown: Sequence[claim_obj.Assignment]
+    seen: Sequence[sightings.Sighting]
+    decisions: sightings.Decisions
+    variants: variant_matching.Variants
+    at: datetime.datetime
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What became of the rows and the sightings of a host."""
+
+    adopted: adoption.Adopted
+    sightings: Sequence[sightings.Sighting]
+
+    @property
+    def rows(self) -> host_rows.HostRows:
+        """Return the rows."""
+        return self.adopted.rows
+
+
+def observe(before: host_rows.HostRows, scan: objects.HostReport,
+            facts: Facts, *, rebooted: bool) -> Observed:
+    """Return the rows of a host with what a scan found.
+
+    :param rebooted: whether the machine booted since the scan before
+    :raises Invalid: the database was restored and the book was not sent
+    """
+    is_restored = before.is_held(hold.HostHoldKind.RESTORED)
+    known = _Known(
+        places={**facts.places, **{assignment.uuid: assignment.stable_id
+                                   for assignment in facts.unknown}},
+        used={**before.types_in_use, **{
+            assignment.stable_id: assignment.vgpu_type
+            for assignment in facts.unknown}})
+    absent = {device.stable_id for device in before.devices
+              if not device.present}
+    followed = card_identity.follow(before, scan.functions)
+    rows, new = followed.rows, set(followed.moved)
+    for function in scan.functions:
+        device = rows.by_stable_id.get(function.id)
+        if device is None:
+            rows = _insert(rows, scan, function, known)
+            new.add(function.id)
+        elif function.id in followed.kept:
+            rows = rows.change(device, present=True)
+            continue
+        else:
+            rows = _update(rows, device, scan, function, known,
+                           restored=is_restored)
+        rows = device_health.store(
+            rows, rows.by_stable_id[function.id],
+            scan.health.get(function.id))
+    found = {function.id for function in scan.functions}
+    returned = (absent & found) - new
+    rows = _relate(rows, scan, returned)
+    for place, gpu in followed.displaced.items():
+        rows = retirement.occupy(
+            rows, gpu, rows.by_stable_id[place],
+            is_new=place not in followed.moved)
+    rows = _move_mdev_rows(_lose(rows, found), found)
+    rows, seen = sightings.check(
+        rows, facts.seen, facts.decisions, found, new, returned,
+        rebooted=rebooted)
+    adopted = adoption.adopt(rows, scan.assignments, facts.unknown, facts.at)
+    return Observed(sightings=seen, adopted=adopted._replace(
+        rows=variant_matching.matched(adopted.rows, facts.variants)))
+
+
+def _relate(rows: host_rows.HostRows, scan: objects.HostReport,
+            returned: Collection[str]) -> host_rows.HostRows:
+    """Join VFs to their GPUs.
+
+    :param returned: stable ids of functions that were away, so that guests
+        may have had the whole GPU of a VF
+    """
+    found = {function.id: function.pf for function in scan.functions}
+    changed = []
+    for stable_id, pf in found.items():
+        vf = rows.by_stable_id[stable_id]
+        gpu = rows.by_stable_id[pf] if pf in found else None
+        if gpu is None:
+            continue
+        was_used = (stable_id in returned
+                    and gpu.cleaned_steps == device_db.NOTHING_PASSED)
+        if vf.parent_id != gpu.id or was_used:
+            changed.append(dataclasses.replace(
+                vf, parent_id=gpu.id, cleaned_steps=device_db.NOTHING_PASSED
+                if was_used else vf.cleaned_steps))
+    return rows.put(*changed)
+
+
+def _lose(rows: host_rows.HostRows,
+          found: Collection[str]) -> host_rows.HostRows:
+    """Record that the host does not report some functions any more."""
+    for device in rows.devices:
+        if (device.kind == device_rules.DeviceKind.PCI and device.present
+                and device.stable_id not in found):
+            rows = rows.put(dataclasses.replace(
+                device_health.lost(device), present=False))
+            if hold.HoldKind.RETIRED not in device.holds:
+                rows = rows.note('missing', [device])
+    return rows
+
+
+def _move_mdev_rows(rows: host_rows.HostRows,
+                    found: Collection[str]) -> host_rows.HostRows:
+    """Set the addresses of mdev rows to those of their GPUs."""
+    return rows.put(*(
+        dataclasses.replace(device, address=gpu.address)
+        for device in rows.devices
+        if device.kind == device_rules.DeviceKind.MDEV
+        and (gpu := rows.gpu_of(device)).stable_id in found
+        and device.address != gpu.address))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Known:
+    """Knowledge about a host that the functions of its scan do not have.
+
+    :ivar places: stable ids of mdevs made for assignments, by UUID
+    :ivar used: types of devices that are not available, or will not be when
+        the host's book is adopted, by stable id
+    """
+
+    places: Mapping[str, str]
+    used: Mapping[str, str | None]
+
+
+def _insert(rows: host_rows.HostRows, scan: objects.HostReport,
+            function: pci.PCIFunction,
+            known: _Known) -> host_rows.HostRows:
+    vgpus = _vgpu_capability(None, scan, function, known)
+    device = dataclasses.replace(device_db.observed(
+        device_rows.new_row(rows, function.id, function.address),
+        function, vgpus, driver_capacity.merge(
+            None, scan.driver_capacities.get(function.id), known.places,
+            known.used)), vgpu_type=_foreign_type(function, vgpus))
+    return rows.put(device).note('appeared', [device])
+
+
+def _update(rows: host_rows.HostRows, device: host_rows.Device,
+            scan: objects.HostReport, function: pci.PCIFunction,
+            known: _Known, *, restored: bool) -> host_rows.HostRows:
+    before = device_db.pci_function(device)
+    function = card_identity.remembered(device, function)
+    vgpus = _vgpu_capability(
+        device_db.vgpu_capability(device), scan, function, known)
+    driver = driver_capacity.merge(
+        device_db.driver_capacity(device),
+        scan.driver_capacities.get(function.id), known.places, known.used)
+    now = device_db.observed(device, function, vgpus, driver)
+    if function.pf is None and not before.has_vfs and (
+            restored if function.has_vfs else function.owner):
+        # Others use the whole GPU, or may have done so since the backup.
+        now = dataclasses.replace(
+            now, cleaned_steps=device_db.NOTHING_PASSED)
+    if now == device and device.present:
+        return rows
+    if device.state == device_rules.DeviceState.AVAILABLE:
+        now = dataclasses.replace(
+            now, vgpu_type=_foreign_type(function, vgpus))
+    now = dataclasses.replace(now, address=function.address, present=True)
+    rows = rows.put(now)
+    if not device.present and hold.HoldKind.RETIRED not in device.holds:
+        rows = rows.note('returned', [now])
+    # A guest of the service that managed the device may have used it. A GPU
+    # that had VFs was not used itself.
+    is_reported = (function.pf is not None or function.has_vfs
+               or function.id not in scan.vgpu_capabilities)
+    return recleaning.distrust(
+        rows, device, f'no longer managed by {before.owner}',
+    ) if (is_reported and before.owner and not function.owner
+          and not before.has_vfs) else rows
+
+
+def _vgpu_capability(
+    stored: capability.VGPUCapability | None, scan: objects.HostReport,
+    function: pci.PCIFunction, known: _Known,
+) -> capability.VGPUCapability | None:
+    """Return what is known about a function's vGPUs after a scan."""
+    observed = scan.vgpu_capabilities.get(function.id)
+    in_use = function.id in known.used
+    return capability.merge(
+        stored, observed, in_use=in_use,
+        # The type of a VF in use was set for its assignment.
+        own_vgpus=observed.existing_vgpus
+        if observed and in_use and function.pf is not None else known.places)
+
+
+def _foreign_type(function: pci.PCIFunction,
+                  vgpus: capability.VGPUCapability | None) -> str | None:
+    """Return the type id that a VF has and that the plugin did not set.
+
+    Return None for functions that are not VFs.
+    """
+    if function.pf is None or vgpus is None or not vgpus.existing_vgpus:
+        return None
+    return vgpus.existing_vgpus[0]
