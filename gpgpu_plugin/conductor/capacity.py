@@ -72,7 +72,6 @@ def load(session: orm.Session, hosts: Iterable[host_db.HostRow],
 
 def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
     ids = {device.id: device.stable_id for device in rows.devices}
-    offers_whole = rows.offers_whole
     return group_rules.GroupCapacity(
         variant=rows.variant, provider_uuid=rows.provider_uuid,
         allocation_policy=request.AllocationPolicy(rows.allocation_policy),
@@ -83,9 +82,7 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 vgpu_type=row.vgpu_type, enabled=row.enabled,
                 listed=row.listed)
             for row in rows.types),
-        devices=tuple(
-            _offered(row, ids.get(row.parent_id or 0), rows.variant,
-                     offers_whole) for row in rows.devices),
+        devices=tuple(device(row, ids) for row in rows.devices),
         foreign_vgpus=tuple(device(row, ids) for row in rows.foreign_vgpus),
         assignments=tuple(
             group_rules.AssignedDevice(
@@ -93,29 +90,6 @@ def _group(rows: group_db.GroupRows) -> group_rules.GroupCapacity:
                 vgpu_type=row.vgpu_type, resource_class=row.resource_class,
                 allocated=row.allocated)
             for row in rows.assignments))
-
-
-# Most devices of a host are as they were when it was loaded before, and a
-# value keeps what was computed from it.
-@functools.lru_cache(maxsize=_KEPT)
-def _offered(row: device_db.DeviceRow, parent_id: str | None,
-             variant: variant_rules.Variant,
-             offers_whole: bool,
-             ) -> group_rules.Device:
-    """Return the value of a device that a group offers.
-
-    One that must be cleaned counts as dirty until it is
-    (conductor.recleaning).
-
-    :param parent_id: stable id of its GPU
-    :param offers_whole: whether the group offers whole GPUs
-    """
-    value = _value(row, parent_id)
-    if (value.state is device_rules.DeviceState.AVAILABLE
-            and must_be_cleaned(row, variant, offers_whole=offers_whole)):
-        return dataclasses.replace(
-            value, state=device_rules.DeviceState.DIRTY)
-    return value
 
 
 def must_be_cleaned(row: device_db.DeviceRow, variant: variant_rules.Variant,
@@ -185,6 +159,9 @@ def device(row: device_db.DeviceRow,
     return _value(row, stable_ids.get(row.parent_id or 0))
 
 
+# Most devices of a host are as they were when it was loaded before, and a
+# value keeps what was computed from it.
+@functools.lru_cache(maxsize=_KEPT)
 def _value(row: device_db.DeviceRow,
            parent_id: str | None) -> group_rules.Device:
     is_pci = row.kind == device_rules.DeviceKind.PCI
