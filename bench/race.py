@@ -171,7 +171,7 @@ def _drop_unique_key(db: api.Database) -> None:
             'uq_assignments_device_id_active'))
 
 
-def _lock_nothing(session: orm.Session, name: str) -> models.Host | None:
+def _lock_nothing(session: orm.Session, name: str) -> host_db.HostRow | None:
     return host_db.find(session, name)
 
 

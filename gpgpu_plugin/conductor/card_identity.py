@@ -8,8 +8,8 @@ the other card gets a row of its own, which is held until an operator accepts
 it: nothing is known about the card, and the baseline of the host is that of
 the one before.
 
-A card of which a guest has a part keeps its place until the guest has left: it
-cannot be taken out of a guest that runs.
+A card of which a guest has a part keeps its place until the guest has left,
+and is missing meanwhile. What is in its place is left out until then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from gpgpu_plugin import vfio
-from gpgpu_plugin.conductor import device_health
 from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
@@ -39,7 +38,7 @@ class Followed:
 
     :ivar displaced: GPUs that are not in their places any more, but other
         cards, by the stable ids of these places
-    :ivar kept: stable ids of places in which another card is than the row says
+    :ivar kept: stable ids of places that no card in them may have yet
     :ivar moved: stable ids of the places to which known cards came
     """
 
@@ -59,15 +58,21 @@ def follow(rows: _Rows, functions: Iterable[pci.PCIFunction]) -> Followed:
     known = {gpu.stable_id: gpu for gpu in rows.devices
              if gpu.kind == device_rules.DeviceKind.PCI
              and gpu.parent_id is None}
+    used = {gpu.id for gpu in known.values() if _is_used(rows, gpu)}
     goals = {place: card for place in found
-             if (card := _coming(place, known, found)) is not None}
-    others = {place: gpu for place, gpu in known.items()
-              if place in found and gpu not in goals.values()
-              and (place in goals or _difference(gpu, found[place]))}
-    kept = {place for place, gpu in others.items() if _is_used(rows, gpu)}
+             if (card := _coming(place, known, found, used)) is not None}
+    while True:
+        others = {place: gpu for place, gpu in known.items()
+                  if place in found and gpu not in goals.values()
+                  and (place in goals or _difference(gpu, found[place]))}
+        kept = {place for place, gpu in others.items() if gpu.id in used}
+        if kept.isdisjoint(goals):
+            break
+        # A card that cannot come stays, and may keep another one away.
+        goals = {place: card for place, card in goals.items()
+                 if place not in kept}
     for place in kept:
-        goals.pop(place, None)
-        rows = _hold_place(rows, others[place], found[place])
+        rows = _note(rows, others[place], found[place])
     for place, gpu in others.items():
         if place not in kept:
             rows = _leave(rows, gpu)
@@ -84,21 +89,28 @@ def follow(rows: _Rows, functions: Iterable[pci.PCIFunction]) -> Followed:
 
 
 def _coming(place: str, known: Mapping[str, _Device],
-            found: Mapping[str, pci.Identity]) -> _Device | None:
+            found: Mapping[str, pci.Identity],
+            used: Collection[int]) -> _Device | None:
     """Return the row of the card that came to a place, if it was elsewhere.
 
     A number that several cards show, as the GPUs of one board may, tells
-    nothing.
+    nothing. One that a guest has may not show its number.
 
     :param known: GPUs by their places before the scan
     :param found: what the scan found, by place
+    :param used: ids of GPUs of which a guest has a part
     """
     now = found[place]
     candidates = [gpu for gpu in known.values()
                   if now.has_number_of(device_db.identity(gpu))]
-    return candidates[0] if (
-        len(candidates) == 1 and candidates[0].stable_id != place
-        and sum(map(now.has_number_of, found.values())) == 1) else None
+    if len(candidates) != 1 or sum(map(now.has_number_of,
+                                       found.values())) != 1:
+        return None
+    [gpu] = candidates
+    stays = gpu.stable_id == place or (
+        gpu.id in used and gpu.stable_id in found
+        and _difference(gpu, found[gpu.stable_id]) is None)
+    return None if stays else gpu
 
 
 def _difference(gpu: _Device, now: pci.Identity) -> str | None:
@@ -126,24 +138,18 @@ def _move(rows: _Rows, gpu: _Device, place: str) -> _Rows:
         for device in _parts(rows, gpu)))
 
 
-def _hold_place(rows: _Rows, gpu: _Device, now: pci.Identity) -> _Rows:
-    """Hold a GPU that a guest has while another card is in its place."""
-    return rows if _CHANGED in rows.holds_of(gpu) else hold_changed(
-        rows, gpu,
-        f'another device is in its place: {_difference(gpu, now)}')
+def _note(rows: _Rows, gpu: _Device, now: pci.Identity) -> _Rows:
+    """Note that another card is in the place of a GPU that a guest has."""
+    difference = _difference(gpu, now)
+    return rows if not gpu.present else rows.note('swapped', [gpu], (
+        'another device is in its place' + (
+            f': {difference}' if difference else '')))
 
 
 def _leave(rows: _Rows, gpu: _Device) -> _Rows:
     """Let a GPU give up its place; where that was is in its PCI function."""
     for device in _parts(rows, gpu):
         rows = holds.end_request(rows, device)
-        rows = rows.put(dataclasses.replace(
-            device_health.lost(rows.now(device)), present=False))
-    if gpu.present and hold.HoldKind.RETIRED not in gpu.holds:
-        rows = rows.note('missing', [gpu])
-    if not any(device.replaced_by == gpu.uuid for device in rows.devices):
-        # It was held for the other card, and is accepted itself.
-        rows = rows.release(gpu, [_CHANGED])
     return _move(rows, gpu, _away(gpu))
 
 
@@ -159,9 +165,8 @@ def _come(rows: _Rows, gpu: _Device, place: str) -> _Rows:
     """
     rows = _move(rows, gpu, place).change(gpu, replaced_by=None)
     for part in rows.with_vfs(rows.now(gpu)):
-        if part.cleaned_steps:
-            # It is new in its place, of which the host has no baseline of it.
-            rows = rows.change(part, cleaned_steps=None)
+        rows = rows.change(part, new_in_place=True,
+                           cleaned_steps=part.cleaned_steps and None)
     return rows.note('distrust', [rows.now(gpu)], f'it was found at {place}')
 
 

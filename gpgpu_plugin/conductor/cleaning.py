@@ -6,7 +6,6 @@ from __future__ import annotations
 import typing
 import uuid as uuid_mod
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -67,7 +66,6 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
         ids = [device.id for device in devices]
         last = assignment_db.last_of(session, ids) if ids else {}
         activated = assignment_db.activated(session, ids) if ids else set()
-        replacing = {device.replaced_by for device in rows.devices}
         return tuple(
             objects.CleanTask(
                 device_uuid=device.uuid, stable_id=device.stable_id,
@@ -75,23 +73,14 @@ def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:
                 request=device.clean_token or '',
                 variant=group.variant.name if group else None,
                 assignment_uuid=last.get(device.id),
-                had_guest=_had_guest(device, activated),
-                replaces=(not _had_guest(device, activated)
-                          and device.kind == device_rules.DeviceKind.PCI
-                          and rows.gpu_of(device).uuid in replacing),
+                had_guest=(device.id in activated
+                           and not device.new_in_place),
+                replaces=device.new_in_place,
                 vgpu_type=device.vgpu_type,
                 steps=capacity.required_steps(
                     device, rows.cleaning_policy(device)),
                 memory_mib=group.variant.memory_mib if group else None)
             for device in devices for group in [rows.group_of(device)])
-
-
-def _had_guest(device: host_rows.Device, activated: Collection[int]) -> bool:
-    """Return whether a guest had a device since it came to its place.
-
-    :param activated: ids of devices that a guest had anywhere
-    """
-    return device.cleaned_steps is not None and device.id in activated
 
 
 def _is_to_clean(rows: host_rows.HostRows,

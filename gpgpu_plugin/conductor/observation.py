@@ -7,8 +7,8 @@ needs what the ones before found:
 1. Cards: which known card is in which place (card_identity).
 2. Functions: what the scan read of each, and the health of GPUs.
 3. VFs: to which GPU they belong.
-4. Cards that took the place of others are held, unless they were awaited.
-5. Functions that the scan did not find are missing.
+4. Functions that the scan did not find are missing.
+5. Cards that took the place of others are held, unless they were awaited.
 6. Sightings: cards that were elsewhere, and what operators decided of them.
 7. The book of the host: what the database does not know is adopted.
 8. Groups, types, changes of variants, and what must be cleaned again
@@ -84,38 +84,40 @@ def observe(before: host_rows.HostRows, scan: objects.HostReport,
     :raises Invalid: the database was restored and the book was not sent
     """
     is_restored = before.is_held(hold.HostHoldKind.RESTORED)
-    known = _Known(
-        places={**facts.places, **{assignment.uuid: assignment.stable_id
-                                   for assignment in facts.unknown}},
-        used={**before.types_in_use, **{
-            assignment.stable_id: assignment.vgpu_type
-            for assignment in facts.unknown}})
-    absent = {device.stable_id for device in before.devices
-              if not device.present}
     followed = card_identity.follow(before, scan.functions)
     rows, new = followed.rows, set(followed.moved)
-    for function in scan.functions:
+    known = _Known(
+        places={**facts.places, **{
+            row.uuid: row.device.stable_id for row in rows.assignments}, **{
+            assignment.uuid: assignment.stable_id
+            for assignment in facts.unknown}},
+        used={**rows.types_in_use, **{
+            assignment.stable_id: assignment.vgpu_type
+            for assignment in facts.unknown}},
+        displaced=followed.displaced)
+    absent = {device.stable_id for device in before.devices
+              if not device.present}
+    functions = [function for function in scan.functions
+                 if (function.pf or function.id) not in followed.kept]
+    for function in functions:
         device = rows.by_stable_id.get(function.id)
         if device is None:
             rows = _insert(rows, scan, function, known)
             new.add(function.id)
-        elif function.id in followed.kept:
-            rows = rows.change(device, present=True)
-            continue
         else:
             rows = _update(rows, device, scan, function, known,
                            restored=is_restored)
         rows = device_health.store(
             rows, rows.by_stable_id[function.id],
             scan.health.get(function.id))
-    found = {function.id for function in scan.functions}
+    found = {function.id for function in functions}
     returned = (absent & found) - new
-    rows = _relate(rows, scan, returned)
+    rows = _lose(_relate(rows, functions, returned), found)
     for place, gpu in followed.displaced.items():
         rows = retirement.occupy(
-            rows, gpu, rows.by_stable_id[place],
+            rows, rows.now(gpu), rows.by_stable_id[place],
             is_new=place not in followed.moved)
-    rows = _move_mdev_rows(_lose(rows, found), found)
+    rows = _move_mdev_rows(rows, found)
     rows, seen = sightings.check(
         rows, facts.seen, facts.decisions, found, new, returned,
         rebooted=rebooted)
@@ -124,14 +126,14 @@ def observe(before: host_rows.HostRows, scan: objects.HostReport,
         rows=variant_matching.matched(adopted.rows, facts.variants)))
 
 
-def _relate(rows: host_rows.HostRows, scan: objects.HostReport,
+def _relate(rows: host_rows.HostRows, functions: Sequence[pci.PCIFunction],
             returned: Collection[str]) -> host_rows.HostRows:
     """Join VFs to their GPUs.
 
     :param returned: stable ids of functions that were away, so that guests
         may have had the whole GPU of a VF
     """
-    found = {function.id: function.pf for function in scan.functions}
+    found = {function.id: function.pf for function in functions}
     changed = []
     for stable_id, pf in found.items():
         vf = rows.by_stable_id[stable_id]
@@ -178,10 +180,12 @@ class _Known:
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar used: types of devices that are not available, or will not be when
         the host's book is adopted, by stable id
+    :ivar displaced: stable ids of places in which another GPU was
     """
 
     places: Mapping[str, str]
     used: Mapping[str, str | None]
+    displaced: Collection[str]
 
 
 def _insert(rows: host_rows.HostRows, scan: objects.HostReport,
@@ -192,7 +196,8 @@ def _insert(rows: host_rows.HostRows, scan: objects.HostReport,
         device_rows.new_row(rows, function.id, function.address),
         function, vgpus, driver_capacity.merge(
             None, scan.driver_capacities.get(function.id), known.places,
-            known.used)), vgpu_type=_foreign_type(function, vgpus))
+            known.used)), vgpu_type=_foreign_type(function, vgpus),
+        new_in_place=(function.pf or function.id) in known.displaced)
     return rows.put(device).note('appeared', [device])
 
 

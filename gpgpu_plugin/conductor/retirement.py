@@ -90,11 +90,12 @@ def replace(db: api.Database, uuid: str, actor: str) -> str:
 def _replaced(rows: _Rows, gpu: _Device, actor: str) -> tuple[_Rows, str]:
     if gpu.replaced_by is not None and not gpu.present:
         return _accepted(rows, rows.device(gpu.replaced_by), gpu, actor)
-    before = next((device for device in rows.devices if not device.present
-                   and device.replaced_by == gpu.uuid), None)
-    if (before is not None
-            and hold.HoldKind.IDENTITY_CHANGED in rows.holds_of(gpu)):
-        return _accepted(rows, gpu, before, actor)
+    if hold.HoldKind.IDENTITY_CHANGED in rows.holds_of(gpu):
+        before = next((device for device in rows.devices
+                       if device.replaced_by == gpu.uuid), None)
+        return _accepted(rows, gpu, before, actor) if before is not None else (
+            withdrawal.release(rows, gpu, actor, [
+                hold.HoldKind.IDENTITY_CHANGED]), gpu.uuid)
     if gpu.awaits_replacement:
         return rows, gpu.uuid
     if hold.HoldKind.RETIRED not in gpu.holds:
@@ -138,6 +139,8 @@ def occupy(rows: _Rows, before: _Device, gpu: _Device, *,
     :param gpu: row of the card
     :param is_new: whether no scan found the card before
     """
+    if before.present and not before.awaits_replacement:
+        return rows
     rows = rows.change(before, replaced_by=gpu.uuid, awaits_replacement=False)
     if before.awaits_replacement:
         return _record(rows, before, gpu)
@@ -145,8 +148,7 @@ def occupy(rows: _Rows, before: _Device, gpu: _Device, *,
     return card_identity.hold_changed(rows, gpu, (
         f'another device was in its place: {difference}; "gpgpu-manage device '
         f'release" accepts this one, "gpgpu-manage device replace" also '
-        f'retires device {before.uuid}')) if (
-            is_new and not before.present) else rows
+        f'retires device {before.uuid}')) if is_new else rows
 
 
 def _record(rows: _Rows, before: _Device, after: _Device) -> _Rows:

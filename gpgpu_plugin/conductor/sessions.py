@@ -84,7 +84,7 @@ def begin(db: api.Database, request: objects.SessionRequest,
         return db.write(work)
     except _HostUnknown:
         # In a transaction of its own: MariaDB locks a host also where there
-        # is none yet, and the variants are locked before hosts.
+        # is none yet.
         return db.write(first)
 
 

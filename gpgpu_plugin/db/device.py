@@ -65,6 +65,7 @@ class DeviceRow:
     clean_token: str | None = None
     clean_attempt: str | None = None
     cleaned_steps: str | None = None
+    new_in_place: bool = False
     awaits_replacement: bool = False
     replaced_by: str | None = None
     vendor_id: str = ''
@@ -274,6 +275,10 @@ _ENDS_VERDICT = frozenset({
     device_rules.DeviceEvent.RELEASE, device_rules.DeviceEvent.ADOPT})
 """Events after which the last cleaning proves nothing any more."""
 
+_KNOWN_IN_PLACE = frozenset({
+    device_rules.DeviceEvent.CLAIM, device_rules.DeviceEvent.CLEAN_PASSED})
+"""Events before which the host notes how the device is in its place."""
+
 
 def after(device: DeviceRow, event: device_rules.DeviceEvent,
           host: str = '') -> DeviceRow:
@@ -291,6 +296,7 @@ def after(device: DeviceRow, event: device_rules.DeviceEvent,
     return dataclasses.replace(
         device, state=str(state), generation=device.generation + 1,
         cleaned_steps=steps,
+        new_in_place=device.new_in_place and event not in _KNOWN_IN_PLACE,
         vgpu_type=device.vgpu_type if has_vgpu else None,
         placement_id=device.placement_id if has_vgpu else None)
 

@@ -244,6 +244,10 @@ class Device(Base):
         'is new on its host; empty: something happened since that cleaning.')
     pci_function: orm.Mapped[str] = orm.mapped_column(
         sa.Text, comment='JSON of the PCI function that the last scan read.')
+    new_in_place: orm.Mapped[bool] = orm.mapped_column(
+        default=False,
+        comment='What its host knows of its place is of another device, and '
+        'no cleaning there has passed yet.')
     awaits_replacement: orm.Mapped[bool] = orm.mapped_column(
         default=False,
         comment='It is retired, and the next device in its place is '

@@ -109,7 +109,7 @@ class DeviceVerbsTest(cloud.GpuCloud):
         # The machine is another one by its GPUs, until somebody vouches.
         self.manage('host', 'takeover', 'gpu1')
         self.exchange(old['address'])
-        self.wait_states(available=7, quarantined=1)
+        self.wait_states(available=7, missing=1, quarantined=1)
         new = self.listing('device', 'replace', 'gpu1', old['address'])
         self.assertNotEqual(old['uuid'], new['uuid'])
         self.wait_states(available=8)

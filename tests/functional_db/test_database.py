@@ -20,6 +20,7 @@ from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
+from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
@@ -36,11 +37,13 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import database
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.fixtures import services
 from tests.unit.cmd.upgrade import test_database as upgrade_database
 from tests.unit.cmd.upgrade import test_keys as upgrade_keys
 from tests.unit.conductor import base
 from tests.unit.conductor import test_adoption
+from tests.unit.conductor import test_card_identity
 from tests.unit.conductor import test_claims
 from tests.unit.conductor import test_cleaning
 from tests.unit.conductor import test_confirmation
@@ -57,6 +60,7 @@ from tests.unit.conductor import test_request_mix
 from tests.unit.conductor import test_retirement
 from tests.unit.conductor import test_scheduler_feed
 from tests.unit.conductor import test_sessions
+from tests.unit.conductor import test_sightings
 from tests.unit.conductor import test_variant_sweep as changes
 from tests.unit.conductor import test_vgpu_capacity
 from tests.unit.conductor import test_vgpu_claims
@@ -70,7 +74,7 @@ from tests.unit.conductor.admin import test_vgpu_type
 from tests.unit.db import test_assignment
 from tests.unit.db import test_device_list
 from tests.unit.db import test_gauges
-from tests.unit.db import test_ledger as rows
+from tests.unit.db import test_ledger as ledger_rows
 from tests.unit.db import test_purge
 from tests.unit.db import test_request_kind
 from tests.unit.db import test_usage
@@ -121,8 +125,7 @@ class LateCommit(base.ConductorTestCase):
 
         def late():
             with self.db.writer() as session:
-                host_db.changed(host_db.lock(session, name))
-                session.flush()
+                rows.mark_changed(session, name)
                 begun.set()
                 commit.wait(300)
         writer = threading.Thread(target=late)
@@ -138,7 +141,7 @@ class LateCommit(base.ConductorTestCase):
         first = self.seen()
         with self.uncommitted('h1'):
             with self.db.writer() as session:
-                host_db.changed(host_db.lock(session, 'h2'))
+                rows.mark_changed(session, 'h2')
             self.assertEqual({'h1': first['h1'], 'h2': first['h2'] + 1},
                              self.seen())
         self.assertEqual({'h1': first['h1'] + 1, 'h2': first['h2'] + 1},
@@ -149,8 +152,7 @@ class LateCommit(base.ConductorTestCase):
         first = self.seen()
         long_ago = 2 * scheduler_feed.WINDOW
         with self.db.writer() as session:
-            host_db.changed(host_db.lock(session, 'h1'))
-            session.flush()
+            rows.mark_changed(session, 'h1')
             session.execute(sa.update(models.Host).where(
                 models.Host.name == 'h1').values(
                     changed_at=models.Host.changed_at - long_ago))
@@ -168,7 +170,7 @@ class LateCommit(base.ConductorTestCase):
     def test_time_is_kept_to_the_last_digit(self):
         with self.db.reader() as session:
             [known] = [version for version in host_db.changed_since(
-                session, 0) if version.id == 1]
+                session, 0) if version.id == host_db.get(session, 'h1').id]
             self.assertEqual(known.changed_at, session.scalar(
                 sa.select(models.Host.changed_at).where(
                     models.Host.changed_at == known.changed_at)))
@@ -262,6 +264,7 @@ class FirstReport(base.ConductorTestCase):
         change(self.db, *args)
         self.go_on.set()
         self.reporter.join(300)
+        variant_sweep.run(self.db)
 
     def variants_of_h2(self):
         return {device.variant
@@ -309,6 +312,8 @@ class FirstTypes(base.ConductorTestCase):
         go_on.set()
         operator.join(300)
         reporter.join(300)
+        # The host was locked when the operator's call swept.
+        variant_sweep.run(self.db)
 
     def test_type_that_is_disabled_meanwhile_is_disabled_there_too(self):
         self.meanwhile(vgpu_type_admin.set_enabled, 'H100', 'passthrough',
@@ -365,8 +370,7 @@ class RepeatedBesideLocks(base.ConductorTestCase):
     def test_change_that_it_waited_for_is_news(self):
         answers = []
         with self.db.writer() as session:
-            host_db.changed(host_db.lock(session, 'h1'))
-            session.flush()
+            rows.mark_changed(session, 'h1')
             waits = threading.Thread(
                 target=lambda: answers.append(self.answer()))
             waits.start()
@@ -433,40 +437,40 @@ class BesideClaims(changes.ChangeCase):
     def test_host_that_is_locked_delays_neither_others_nor_their_claims(self):
         with self.db.writer() as session:
             host_db.lock(session, 'h1')
-            self.assertEqual(['h2'], self.advance())
+            self.assertEqual(['h2'], self.advance(2))
             self.claim(1, 'i2', host='h2', variant='S')
-            self.claim(1, 'i3', host='h3')
-            self.assertEqual([], self.advance())
+            # A claim brings its host up to date.
+            self.claim(1, 'i3', host='h3', variant='S')
+            self.assertEqual([], self.advance(3))
             self.assertEqual(('applying', 1), self.shown('S'))
         self.run_all()
         self.assertEqual(('ready', 0), self.shown('S'))
-        self.assertEqual(['S', 'S', 'H100'], self.variants())
+        self.assertEqual(['S', 'S', 'S'], self.variants())
 
-    def test_chunk_under_way_delays_neither_other_hosts_nor_calls(self):
+    def test_host_under_way_delays_neither_other_hosts_nor_calls(self):
         planning, go_on = threading.Event(), threading.Event()
         plan = variant_matching.plan
 
         def wait(*args):
-            planning.set()
-            go_on.wait(300)
+            if threading.current_thread() is sweep:
+                planning.set()
+                go_on.wait(300)
             return plan(*args)
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.conductor.variant_matching.plan', wait))
-        chunk = threading.Thread(target=self.advance)
-        chunk.start()
-        self.addCleanup(chunk.join)
+        sweep = threading.Thread(target=self.advance)
+        sweep.start()
+        self.addCleanup(sweep.join)
         self.addCleanup(go_on.set)
         self.assertTrue(planning.wait(300))
-        self.claim(1, 'i3', host='h3')
-        # Another conductor leaves the change to the one that works on it.
-        self.assertIsNone(self.advance())
+        self.claim(1, 'i3', host='h3', variant='S')
+        # Another conductor leaves the host to the one that works on it.
+        self.assertEqual(['h2'], self.advance(2))
         variant_admin.create(self.db, changes.A100)
-        self.assertRaises(exception.Conflict, variant_admin.delete, self.db,
-                          'S')
         go_on.set()
-        chunk.join(300)
+        sweep.join(300)
         self.run_all()
-        self.assertEqual(['S', 'S', 'H100'], self.variants())
+        self.assertEqual(['S', 'S', 'S'], self.variants())
 
 
 class OfferBesideClaims(changes.ChangeCase):
@@ -481,7 +485,7 @@ class OfferBesideClaims(changes.ChangeCase):
             variant_admin.set_(self.db, dataclasses.replace(
                 changes.H100, traits=('CUSTOM_X',), mix_policy='any_mix',
                 allocation_policy='breadth_first'), changes.LATE)
-            self.assertEqual(['h2'], self.advance())
+            self.assertEqual(['h2'], self.advance(2))
             self.claim(1, 'i2', host='h2')
             self.claim(1, 'i3', host='h3')
         self.claim(1, 'i1', host='h1')
@@ -550,13 +554,12 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_cleaning.TasksTest, test_cleaning.StartedTest,
         test_cleaning.AttemptTest, test_cleaning.FinishedTest,
         test_cleaning.OperatorReleaseTest, test_recleaning.CleanAgainTest,
-        test_ledger.RecordTest, test_ledger.ChainTest, rows.LedgerTest,
+        test_ledger.RecordTest, test_ledger.ChainTest, ledger_rows.LedgerTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
         test_isolation.ThresholdTest,
         test_variant.VariantTest, test_variant.PendingTest,
-        changes.ChunkTest, changes.ReportTest, changes.ClaimTest,
+        changes.SweepTest, changes.ClaimTest, changes.OtherHostsTest,
         changes.PolicyTest, changes.TypeTest, changes.CrashTest,
-        changes.TwoConductorsTest, changes.FailureTest,
         test_device.DeviceTest, test_group.GroupTest, test_host.HostTest,
         test_host.VGPUHostTest,
         test_scheduler_feed.ChangesTest, test_scheduler_feed.PageTest,
@@ -567,6 +570,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_link_claims.LinkClaimTest, test_link_claims.ParallelTest,
         FirstReport, FirstTypes, PurgeBesideLock, BesideClaims,
         OfferBesideClaims, RetireBesideClaim, test_retirement.ReplaceTest,
+        test_card_identity.MovedTest, test_sightings.OperatorTest,
         RepeatedBesideLocks, test_repeated_reports.RepeatedTest,
         upgrade_database.SchemaTest, upgrade_database.ComputesTest,
         upgrade_keys.OfCallersTest))

@@ -129,8 +129,8 @@ class RestoreMixin:
         # The one that was dirty was cleaned.
         self.assertEqual(machine.used, set(machine.dirty))
         self.assertEqual(
-            [False, False],
-            [host.restored for host in host_admin.list_all(self.db)])
+            [(), ()],
+            [host.holds for host in host_admin.list_all(self.db)])
         self.build('next', 2)
         self.assertRaises(exception.ClaimDenied, self.build, 'last')
         for instance in ('before', 'after', 'next'):

@@ -189,9 +189,12 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         self.assertIn('does not answer', dead['reason'])
         self.delete(server)
         self.wait_for(lambda: self._offered() == 3, 'offered')
-        self.wait_for(lambda: self.listing(
-            'device', 'show', 'gpu1', first)['shown_state'] == 'quarantined',
-            'quarantined')
+        self.wait_for(lambda: dead['uuid'] in {
+            held['device'] for held in self.listing(
+                'hold', 'list', '--kind', 'failed')}, 'held')
+        # As long as it is dead it is nobody's.
+        self.assertIn(self.listing('device', 'show', 'gpu1', first)[
+            'shown_state'], ('quarantined', 'unmanaged'))
 
     def test_gpu_with_a_narrow_link_is_shown_and_still_offered(self) -> None:
         first = min(device['address'] for device in self.devices(

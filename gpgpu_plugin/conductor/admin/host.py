@@ -135,11 +135,18 @@ def drain(db: api.Database, name: str, actor: str, *, draining: bool,
 
     def work(session: orm.Session) -> objects.HostInfo:
         host = host_db.lock_known(session, name)
-        if settle.change(session, host, rule).generation != host.generation:
+        before = _holds(session, host)
+        settle.change(session, host, rule)
+        if before != _holds(session, host):
             event_db.add(session, 'drain' if draining else 'undrain', name,
                          detail=reason)
         return _infos(session, [host_db.get(session, name)])[0]
     return db.write(work)
+
+
+def _holds(session: orm.Session,
+           host: host_db.HostRow) -> Sequence[hold_db.Hold]:
+    return hold_db.of_hosts(session, [host.id]).get(host.id, ())
 
 
 def check_not_running(db: api.Database, name: str,

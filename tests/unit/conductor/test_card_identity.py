@@ -13,24 +13,29 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
+from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import report
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.fixtures import unprivileged
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
 
 DSN = '00-00-00-00-00-00-00-01'
 OTHER = 'ff-ff-ff-ff-ff-ff-ff-fe'
+_EVENT = device_rules.DeviceEvent
 
 
 class CardCase(test_cleaning.CleaningCase):
@@ -133,6 +138,63 @@ class MovedTest(CardCase):
     def test_card_without_a_number_is_another_one(self):
         self.assertNotEqual(self.before.uuid, self.move(dsn=None).uuid)
 
+    def test_card_that_cannot_come_keeps_no_other_place(self):
+        # a is assigned and away, b in its place, and c in that of b.
+        places = [base.function(number).id for number in range(3)]
+
+        def scan(*found):
+            hosts.store(self.db, base.scan([
+                base.function(number, dsn=card)
+                for number, card in enumerate(found) if card]))
+        scan('1f', '2f', '3f')
+        self.clean_all()
+        [assignment] = self.boot().assignments
+        self.assertEqual(places[0], assignment.stable_id)
+        before = self.rows()
+        scan('2f', '3f')
+        present = {device.stable_id: device for device
+                   in device_admin.list_all(self.db) if device.present}
+        self.assertEqual([places[1]], list(present))
+        self.assertEqual((before['3f'][0], 'dirty'), (
+            present[places[1]].uuid, present[places[1]].state))
+        releases.release(self.db, [assignment.uuid])
+        scan('2f', '4f')
+        present = {device.stable_id: device for device
+                   in device_admin.list_all(self.db) if device.present}
+        self.assertEqual(before['2f'][0], present[places[0]].uuid)
+        self.assertEqual('quarantined', present[places[1]].state)
+
+    def test_guest_may_hide_the_number_of_its_card(self):
+        hosts.store(self.db, base.scan([
+            base.replace(0, dsn=None, serial='S')]))
+        device = self.device()
+        self.clean_all()
+        [assignment] = self.boot().assignments
+        # Two GPUs of one board; VPD is not read while a guest has a GPU.
+        hosts.store(self.db, base.scan([
+            base.replace(0, dsn=None),
+            base.function(1, dsn=None, serial='S')]))
+        [moved] = claims.of_host(self.db, 'h1')
+        self.assertEqual((assignment.uuid, assignment.stable_id),
+                         (moved.uuid, moved.stable_id))
+        self.assertEqual('assigned', device_admin.show(
+            self.db, device.uuid).state)
+
+    def test_host_forgets_how_another_card_was_in_the_place(self):
+        [assignment] = self.boot().assignments
+        device = self.move(base.replace(0, dsn='2f'))
+        self.assertEqual(self.before.uuid, device.uuid)
+        releases.release(self.db, [assignment.uuid])
+        self.assertEqual({True}, {
+            (task.replaces and not task.had_guest)
+            for task in cleaning.tasks(self.db, 'h1')})
+        self.assertEqual(2, len(cleaning.tasks(self.db, 'h1')))
+        self.clean_all()
+        releases.release(self.db, base.uuids(self.boot(2)))
+        self.assertEqual({(False, True)}, {
+            (task.replaces, task.had_guest)
+            for task in cleaning.tasks(self.db, 'h1')})
+
     def test_number_that_two_cards_show_tells_nothing(self):
         third = base.function(0, id='/devices/pci0000:78/01.0/00.0',
                               address='0000:78:00.0', dsn=self.NUMBER)
@@ -157,9 +219,9 @@ class MovedTest(CardCase):
         [assignment] = self.boot().assignments
         self.report(dsn='2f')
         self.report(dsn='2f')
-        self.assertEqual(self.before.uuid, self.device().uuid)
-        self.assertIn('another device is in its place: dsn was 1f, is 2f',
-                      self.device().reason)
+        [device] = device_admin.list_all(self.db)
+        self.assertEqual((self.before.uuid, 'assigned', False), (
+            device.uuid, device.state, device.present))
         releases.release(self.db, [assignment.uuid])
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         self.report(dsn='2f')
@@ -173,31 +235,41 @@ class MovedTest(CardCase):
 
 
 class AssignedTest(CardCase):
+    """A card that is found in the place of one that a guest has."""
+
+    def setUp(self):
+        super().setUp()
+        self.old_uuid = self.device().uuid
+
+    def old(self):
+        return device_admin.show(self.db, self.old_uuid)
 
     def swapped(self, **facts):
         granted = self.boot()
         self.report(**(facts or {'dsn': OTHER}))
-        self.assertEqual('assigned', self.device().state)
+        self.assertEqual(('assigned', False), (
+            self.old().state, self.old().present))
         return base.uuids(granted)
 
-    def test_exchanged_gpu_is_quarantined_when_it_is_released(self):
+    def events(self, kind):
+        return [event.detail for event in event_admin.list_all(
+            self.db, event_obj.EventFilter(kind=kind))]
+
+    def test_card_has_its_row_when_the_guest_has_left(self):
         uuids = self.swapped()
-        self.assertIn('dsn', self.device().reason)
+        for _ in range(3):
+            self.report(dsn=OTHER)
+        [reason] = self.events('swapped')
+        self.assertIn(f'another device is in its place: dsn was '
+                      f'48-b0-2d-00-00-00-00-00, is {OTHER}', reason)
+        self.assertEqual(1, len(device_admin.list_all(self.db)))
         releases.release(self.db, uuids)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+        self.report(dsn=OTHER)
         self.assert_quarantined('dsn was', f'is {OTHER}')
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         self.assertEqual(['quarantined'], self.verdicts())
-
-    def test_reason_outlasts_later_reports(self):
-        uuids = self.swapped()
-        for facts in ({'dsn': OTHER}, {'dsn': OTHER, 'driver': 'vfio-pci'},
-                      {'dsn': None}, {'dsn': OTHER, 'vendor': None}):
-            self.report(**facts)
-            self.assertIn('dsn was', self.device().reason)
-        releases.release(self.db, uuids)
-        self.report(dsn=OTHER)
-        self.assert_quarantined('dsn was')
-        self.assertEqual(['quarantined'], self.verdicts())
+        self.assertEqual(self.device().uuid, self.old().replaced_by)
 
     def test_operator_accepts_the_gpu_once(self):
         releases.release(self.db, self.swapped())
@@ -210,20 +282,23 @@ class AssignedTest(CardCase):
         releases.release(self.db, base.uuids(self.boot()))
         self.assertEqual('dirty', self.device().state)
 
-    def test_claim_that_is_aborted_is_quarantined_too(self):
-        for touched in (False, True):
-            granted = base.uuids(self.claim())
-            self.report(serial=f'serial {touched}')
-            self.report(serial='another')
-            releases.abort(self.db, granted, touched=touched, fault=None)
-            self.assert_quarantined('serial was')
-            self.accept()
+    def test_card_that_returns_is_that_of_the_guest(self):
+        uuids = self.swapped()
+        self.report()
+        self.assertEqual(('assigned', True), (
+            self.old().state, self.old().present))
+        releases.release(self.db, uuids)
+        self.clean_all()
+        self.assertEqual('available', self.device().state)
+        self.assertEqual(self.old_uuid, self.device().uuid)
 
-    def test_fault_is_shown_beside_the_exchange(self):
+    def test_fault_stays_with_the_card_of_the_claim(self):
         granted = base.uuids(self.claim())
         self.report(dsn=OTHER)
         releases.abort(self.db, granted, touched=True, fault='bind failed')
-        self.assert_quarantined('bind failed', 'dsn was')
+        self.report(dsn=OTHER)
+        self.assert_quarantined('dsn was')
+        self.assertIn('bind failed', self.old().reason)
 
 
 class BetweenGuestsTest(CardCase):
@@ -362,11 +437,18 @@ class VFTest(CardCase):
         claims.activate(self.db, base.uuids(granted))
         hosts.store(self.db, base.scan((
             dataclasses.replace(self.pf, dsn=OTHER), *self.vfs)))
-        self.assertEqual({'assigned': 1, 'quarantined': 2},
+        self.assertEqual({'assigned': 1, 'available': 2},
                          self.counted())
+        self.assertRaises(exception.ClaimDenied, self.claim,
+                          instance='i2', variant='MI300X-VF')
         releases.release(self.db, base.uuids(granted))
-        self.assertEqual({'quarantined': 3}, self.counted())
-        for device in device_admin.list_all(self.db):
+        hosts.store(self.db, base.scan((
+            dataclasses.replace(self.pf, dsn=OTHER), *self.vfs)))
+        present = [device for device in device_admin.list_all(self.db)
+                   if device.present]
+        self.assertEqual(3, len(present))
+        for device in present:
+            self.assertEqual('quarantined', device.state)
             self.assertIn(f'is {OTHER}', device.reason)
 
 
@@ -398,24 +480,31 @@ class VFTest(CardCase):
 
 class MdevTest(CardCase):
 
-    def test_mdevs_of_an_exchanged_gpu_are_quarantined_when_released(self):
+    def test_gpu_with_an_assigned_mdev_keeps_its_place(self):
         def add(session):
             before = host_rows.load_one(session, host_db.get(session, 'h1'))
-            rows, [gpu] = before, before.devices
+            after, [gpu] = before, before.devices
             for number, state in enumerate(('assigned', 'available')):
-                rows = rows.put(dataclasses.replace(
-                    device_rows.new_mdev_row(rows, gpu, pci.mdev_row_id(
+                after = after.put(dataclasses.replace(
+                    device_rows.new_mdev_row(after, gpu, pci.mdev_row_id(
                         gpu.stable_id, number)), state=state))
-            host_rows.store(session, before, rows)
+            host_rows.store(session, before, after)
         self.db.write(add)
         self.report(dsn=OTHER)
-        found = device_admin.list_all(self.db)
-        self.assertEqual(
-            [('pci', 'quarantined'), ('mdev', 'assigned'),
-             ('mdev', 'quarantined')],
-            [(device.kind, device.state) for device in found])
-        for device in found:
-            self.assertIn(f'is {OTHER}', device.reason)
+        gpu, *mdevs = device_admin.list_all(self.db)
+        self.assertFalse(gpu.present)
+        self.assertEqual(['assigned', 'available'],
+                         [mdev.state for mdev in mdevs])
+        with self.db.writer() as session:
+            rows.apply(session, mdevs[0].uuid, _EVENT.RELEASE, _EVENT.CLEAN,
+                       _EVENT.CLEAN_PASSED)
+        self.report(dsn=OTHER)
+        [device] = [device for device in device_admin.list_all(self.db)
+                    if device.present and device.kind == 'pci']
+        self.assertEqual('quarantined', device.state)
+        self.assertEqual({gpu.uuid}, {
+            device.parent for device in device_admin.list_all(self.db)
+            if device.kind == 'mdev'})
 
 
 class FakeMachineTest(CardCase):
@@ -460,8 +549,10 @@ class FakeMachineTest(CardCase):
         self.assertIsNone(self.device().reason)
         unprivileged.show(self.folder, dsn=OTHER, serial=b'1320')
         self.start_host()
-        self.assertEqual('assigned', self.device().state)
+        self.assertEqual(('assigned', False), (
+            self.device().state, self.device().present))
         releases.release(self.db, uuids)
+        self.scan_host()
         self.assert_quarantined('dsn was')
 
     def test_card_that_differs_by_its_vpd_only_is_noticed(self):

@@ -159,8 +159,10 @@ class SweepTest(ChangeCase):
     def test_nothing_to_do_is_two_statements(self):
         with self.statements() as found:
             self.run_all()
-        self.assertEqual(['BEGIN', 'SELECT', 'SELECT'], [
-            statement.split()[0] for statement in found])
+        # SQLite begins with a statement of its own.
+        self.assertEqual(['SELECT', 'SELECT'], [
+            statement.split()[0] for statement in found
+            if statement != 'BEGIN'])
 
 
 class ClaimTest(ChangeCase):

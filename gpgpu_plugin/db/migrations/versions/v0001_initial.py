@@ -313,6 +313,9 @@ def _devices() -> None:
         sa.Column('pci_function', sa.Text(), nullable=False,
                   comment='JSON of the PCI function that the last scan '
                           'read.'),
+        sa.Column('new_in_place', sa.Boolean(), nullable=False,
+                  comment='What its host knows of its place is of another '
+                          'device, and no cleaning there has passed yet.'),
         sa.Column('awaits_replacement', sa.Boolean(), nullable=False,
                   comment='It is retired, and the next device in its place '
                           'is accepted.'),

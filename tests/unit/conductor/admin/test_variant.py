@@ -53,7 +53,9 @@ class VariantTest(base.ConductorTestCase):
                 self.create()
             with self.statements() as deleted:
                 variant_admin.delete(self.db, 'H100')
-            return [len(created), len(deleted)]
+            # SQLite begins with a statement of its own.
+            return [sum(statement != 'BEGIN' for statement in found)
+                    for found in (created, deleted)]
         before = counts()
         for number in range(2, 12):
             base.hosts.store(self.db, base.scan(
@@ -61,11 +63,10 @@ class VariantTest(base.ConductorTestCase):
                 node_uuid=str(uuid.uuid4())))
         created, deleted = (
             now - then for now, then in zip(counts(), before, strict=True))
-        # Lock, rows (2), variants, changes, group, devices, type, host, and
-        # the beginning on SQLite.
-        self.assertEqual(10 * 10, created)
+        # Lock, rows (2), variants, changes, group, devices, type, host.
+        self.assertEqual(10 * 9, created)
         # Devices, types (2), group, host.
-        self.assertEqual(10 * 10, deleted)
+        self.assertEqual(10 * 9, deleted)
         with self.statements() as listed:
             self.assertEqual(11, len(host_admin.list_all(self.db)))
         self.assertLessEqual(len(listed), 5)
