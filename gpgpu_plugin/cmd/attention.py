@@ -72,8 +72,8 @@ class Status(reach.Command, lister.Lister):
         for device in self.api.device_list(context, faulty=True):
             if device.kind == device_rules.DeviceKind.PCI:
                 for cause in attention.of_device(
-                        device.shown_state, device.health,
-                        kinds.get(device.uuid, ())):
+                        device.health, kinds.get(device.uuid, ()),
+                        present=device.present):
                     yield cause, f'{device.host} {device.address}'
 
     def _variants(self) -> _Found:

@@ -164,7 +164,10 @@ def _is_faulty() -> sa.ColumnElement[bool]:
             [str(found) for found in health_rules.FAULTY]),
         sa.and_(
             sa.or_(~models.Device.present, _may_be_shown(quarantined)),
-            shown_state().in_([device_rules.MISSING, quarantined])))
+            shown_state().in_([device_rules.MISSING, quarantined])),
+        # An instance has it, and its host does not find it.
+        sa.and_(~models.Device.present, models.Device.state.in_(
+            [str(state) for state in device_rules.ASSIGNED_STATES])))
 
 
 def listed(session: orm.Session, *, limit: int, host: str | None = None,

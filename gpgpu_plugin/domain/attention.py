@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gpgpu_plugin.domain import device
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
@@ -72,7 +71,7 @@ RULES: Mapping[Cause, tuple[Severity, str]] = types.MappingProxyType({
     Cause.HOLD_FAILED: (_CRITICAL, 'hold list --kind failed'),
     Cause.HOLD_IDENTITY_CHANGED: (
         _CRITICAL, 'hold list --kind identity_changed'),
-    Cause.DEVICE_MISSING: (_CRITICAL, 'device list --state missing'),
+    Cause.DEVICE_MISSING: (_CRITICAL, 'device list --faulty'),
     Cause.HEALTH_FAILED: (_CRITICAL, 'device list --health failed'),
     Cause.HEALTH_DEGRADED: (_WARNING, 'device list --health degraded'),
     Cause.CONDUCTOR_UNFIT: (_WARNING, 'conductor ping'),
@@ -131,15 +130,16 @@ def of_holds(kinds: Collection[str]) -> Iterator[Cause]:
             yield Cause[f'HOLD_{kind.name}']
 
 
-def of_device(shown_state: str, gpu_health: str | None,
-              kinds: Collection[str]) -> Iterator[Cause]:
+def of_device(gpu_health: str | None, kinds: Collection[str], *,
+              present: bool) -> Iterator[Cause]:
     """Yield the cause that a faulty device is listed for, if there is one.
 
     :param kinds: of its own holds
+    :param present: whether the last scan found it
     """
     if is_decided(kinds):
         return
-    if shown_state == device.MISSING:
+    if not present:
         yield Cause.DEVICE_MISSING
     elif gpu_health in health.FAULTY:
         yield Cause[f'HEALTH_{gpu_health.upper()}']

@@ -138,6 +138,14 @@ class StatusTest(base.CommandTestCase):
         self.assertEqual([attention.Cause.HOLD_QUARANTINED],
                          list(self.status(0)))
 
+    def test_card_that_left_while_a_guest_has_it_is_critical(self):
+        gone = machine.EIGHT[0].address
+        self.set_device(gone, state='assigned')
+        self.report(machine.EIGHT[1:])
+        self.assertEqual(
+            {attention.Cause.DEVICE_MISSING: ('critical', 1, f'h1 {gone}')},
+            self.status(2))
+
     def test_degraded_gpu_is_a_warning_and_a_failed_one_critical(self):
         self.set_device('0000:00:00.0', health='degraded')
         self.assertEqual(

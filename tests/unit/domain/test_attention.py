@@ -4,7 +4,6 @@
 from oslotest import base
 
 from gpgpu_plugin.domain import attention
-from gpgpu_plugin.domain import device
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
@@ -64,19 +63,19 @@ class DeviceTest(base.BaseTestCase):
 
     def test_missing_device_is_listed_once(self):
         self.assertEqual([CAUSE.DEVICE_MISSING], list(attention.of_device(
-            device.MISSING, health.Health.FAILED, ())))
+            health.Health.FAILED, (), present=False)))
 
     def test_health_is_the_cause_whatever_the_state_is(self):
         self.assertEqual(
             {health.Health.OK: [], health.Health.UNKNOWN: [],
              health.Health.DEGRADED: [CAUSE.HEALTH_DEGRADED],
              health.Health.FAILED: [CAUSE.HEALTH_FAILED], None: []},
-            {found: list(attention.of_device('assigned', found, ()))
+            {found: list(attention.of_device(found, (), present=True))
              for found in (*health.Health, None)})
 
     def test_quarantined_device_is_listed_for_its_hold_alone(self):
         self.assertEqual([], list(attention.of_device(
-            device.MISSING, None, {hold.HoldKind.QUARANTINED})))
+            None, {hold.HoldKind.QUARANTINED}, present=False)))
 
 
 class VariantTest(base.BaseTestCase):
