@@ -58,7 +58,8 @@ def follow(rows: _Rows, functions: Iterable[pci.PCIFunction]) -> Followed:
     known = {gpu.stable_id: gpu for gpu in rows.devices
              if gpu.kind == device_rules.DeviceKind.PCI
              and gpu.parent_id is None}
-    used = {gpu.id for gpu in known.values() if _is_used(rows, gpu)}
+    used = {_gpu(rows, device).id for device in rows.devices
+            if device.state in device_rules.ASSIGNED_STATES}
     goals = {place: card for place in found
              if (card := _coming(place, known, found, used)) is not None}
     while True:
@@ -101,15 +102,17 @@ def _coming(place: str, known: Mapping[str, _Device],
     :param used: ids of GPUs of which a guest has a part
     """
     now = found[place]
+    if place in known and now.has_number_of(
+            device_db.identity(known[place])):
+        return None
     candidates = [gpu for gpu in known.values()
                   if now.has_number_of(device_db.identity(gpu))]
     if len(candidates) != 1 or sum(map(now.has_number_of,
                                        found.values())) != 1:
         return None
     [gpu] = candidates
-    stays = gpu.stable_id == place or (
-        gpu.id in used and gpu.stable_id in found
-        and _difference(gpu, found[gpu.stable_id]) is None)
+    stays = (gpu.id in used and gpu.stable_id in found
+             and _difference(gpu, found[gpu.stable_id]) is None)
     return None if stays else gpu
 
 
@@ -117,10 +120,11 @@ def _difference(gpu: _Device, now: pci.Identity) -> str | None:
     return device_db.identity(gpu).difference(now)
 
 
-def _is_used(rows: _Rows, gpu: _Device) -> bool:
-    """Return whether a guest has the GPU or a part of it."""
-    return any(device.state in device_rules.ASSIGNED_STATES
-               for device in _parts(rows, gpu))
+def _gpu(rows: _Rows, device: _Device) -> _Device:
+    """Return the GPU of a device; an mdev may be on a VF."""
+    while device.parent_id is not None:
+        device = rows.by_id[device.parent_id]
+    return device
 
 
 def _parts(rows: _Rows, gpu: _Device) -> list[_Device]:

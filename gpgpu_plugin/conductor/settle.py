@@ -2,7 +2,7 @@
 """The end of a transaction: what became of the rows of a locked host.
 
 ``settle`` is the only writer of hosts, devices, assignments, groups, types and
-holds, but for what hosts.heard_at and the repeated reports of a host tell.
+holds. Only when a host called, and its last report, have writers of their own.
 From the difference of the rows follow the capacities of types, the generation
 of the host, notifications and the beginning and end of usage; events and
 records of the ledger come with the rows.

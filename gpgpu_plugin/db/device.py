@@ -110,7 +110,12 @@ def pci_function(device: DeviceRow) -> pci.PCIFunction:
 
 def identity(device: DeviceRow) -> pci.Identity:
     """Return what any scan has found that tells the device from others."""
-    return pci.Identity.of(pci_function(device))
+    return _identity(device.pci_function)
+
+
+@functools.lru_cache(maxsize=_PARSED)
+def _identity(text: str) -> pci.Identity:
+    return pci.Identity.of(_pci_function(text))
 
 
 def vgpu_capability(device: DeviceRow) -> capability.VGPUCapability | None:
