@@ -36,9 +36,10 @@ _CHANGED = hold.HoldKind.IDENTITY_CHANGED
 class Followed:
     """Rows of a host whose cards are where a scan found them.
 
-    :ivar displaced: GPUs that are not in their places any more, but other
-        cards, by the stable ids of these places
-    :ivar kept: stable ids of places that no card in them may have yet
+    :ivar displaced: GPUs in whose former places other cards are, by the stable
+        ids of these places
+    :ivar kept: stable ids of places whose own card a guest has, though another
+        card is in them
     :ivar moved: stable ids of the places to which known cards came
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of the rows of a host when a scan of the host arrives.
+"""Work out the rows of a host after a scan of the host.
 
 ``observe`` is a function of values. Its passes, in their order, each of which
 needs what the ones before found:
@@ -44,7 +44,7 @@ from gpgpu_plugin.objects import report as objects
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the database knows beside the rows of the host.
+    """Knowledge of the database beside the rows of the host.
 
     :ivar places: stable ids of mdevs made for assignments, by UUID
     :ivar unknown: assignments in the host's book that the database does not
@@ -65,7 +65,7 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What became of the rows and the sightings of a host."""
+    """Rows and sightings of a host after a scan."""
 
     adopted: adoption.Adopted
     sightings: Sequence[sightings.Sighting]

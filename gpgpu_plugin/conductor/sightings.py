@@ -27,7 +27,7 @@ _Rows = host_rows.HostRows
 _Device = host_rows.Device
 Sighting = sighting_db.Sighting
 Decisions = Mapping[str, Sequence[sighting_db.Decision]]
-"""What operators decided of GPUs of other hosts, by UUID."""
+"""Decisions of operators on GPUs of other hosts, by the UUID of the GPU."""
 
 
 def check(rows: _Rows, seen: Sequence[Sighting], decisions: Decisions,

@@ -58,7 +58,6 @@ def change(db: api.Database, uuid: str,
 
     Devices are then matched with variants, as after each report.
 
-
     :raises NotFound: no device has the UUID
     """
     host_id = device_db.host_id(db, uuid)

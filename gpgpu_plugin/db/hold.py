@@ -133,20 +133,21 @@ def store(session: orm.Session, before: Collection[Hold],
 def of_devices(session: orm.Session, device_ids: Collection[int],
                ) -> Mapping[int, Sequence[Hold]]:
     """Return the own holds of devices by their ids, the oldest first."""
-    found = collections.defaultdict(list)
-    for row in session.execute(sa.select(*COLUMNS).where(
-            TABLE.c.device_id.in_(device_ids)).order_by(TABLE.c.id)):
-        found[row.device_id].append(Hold(*row))
-    return found
+    return _of(session, TABLE.c.device_id, device_ids)
 
 
 def of_hosts(session: orm.Session, host_ids: Collection[int],
              ) -> Mapping[int, Sequence[Hold]]:
     """Return the own holds of hosts by their ids, the oldest first."""
+    return _of(session, TABLE.c.host_id, host_ids)
+
+
+def _of(session: orm.Session, subject: sa.Column[int | None],
+        ids: Collection[int]) -> Mapping[int, Sequence[Hold]]:
     found = collections.defaultdict(list)
-    for row in session.execute(sa.select(*COLUMNS).where(
-            TABLE.c.host_id.in_(host_ids)).order_by(TABLE.c.id)):
-        found[row.host_id].append(Hold(*row))
+    for id, *row in session.execute(sa.select(subject, *COLUMNS).where(
+            subject.in_(ids)).order_by(TABLE.c.id)):
+        found[id].append(Hold(*row))
     return found
 
 

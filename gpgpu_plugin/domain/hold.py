@@ -19,9 +19,8 @@ class HoldKind(enum.StrEnum):
     ``retired``: an operator takes it out of the cloud for good.
     ``quarantined``: an operator withdraws it. ``failed``: its cleaning failed,
     it failed while a guest was to get it, or its state contradicted its
-    assignments. ``identity_changed``: a scan
-    found another device in its place. ``disabled``: an operator does not offer
-    it for now.
+    assignments. ``identity_changed``: a scan found it in the place of another
+    device. ``disabled``: an operator does not offer it for now.
     """
 
     RETIRED = 'retired'
