@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 
 # Above the ids of all rows of the first host.
 _FIRST = 1000
@@ -20,8 +20,7 @@ def grow(db: api.Database, hosts: int) -> None:
     new = ('SELECT n AS id '
            f'FROM generate_series({_FIRST}, {_FIRST + hosts - 2}) n')
 
-    def insert(model: type[models.Base], **replaced: str) -> None:
-        table = model.__table__
+    def insert(table: sa.Table, **replaced: str) -> None:
         columns = [column.name for column in table.columns
                    if column.name != 'id' or 'id' in replaced]
         values = [replaced.get(name, f'old."{name}"') for name in columns]
@@ -35,12 +34,12 @@ def grow(db: api.Database, hosts: int) -> None:
         return f"CAST(md5({text} || new.id) AS uuid)::text"
 
     with db.engine.begin() as connection:
-        insert(models.Host, id='new.id', name="'c' || new.id",
+        insert(tables.HOSTS, id='new.id', name="'c' || new.id",
                node="'c' || new.id", node_uuid=made("'node'"))
-        insert(models.Group, id='new.id', host_id='new.id',
+        insert(tables.GROUPS, id='new.id', host_id='new.id',
                provider_uuid=made('old.provider_uuid'))
-        insert(models.VGPUType, gpu_group_id='new.id')
-        insert(models.Device, host_id='new.id', group_id='new.id',
+        insert(tables.TYPES, gpu_group_id='new.id')
+        insert(tables.DEVICES, host_id='new.id', group_id='new.id',
                uuid=made('old.uuid'))
     with db.engine.connect() as connection:
         connection.execution_options(

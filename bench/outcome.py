@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,9 +88,10 @@ def _active(db: api.Database) -> list[tuple[str, str]]:
     with db.reader() as session:
         return [(device, assignment) for device, assignment in
                 session.execute(
-                    sa.select(models.Device.uuid, models.Assignment.uuid)
-                    .join(models.Assignment)
-                    .where(models.Assignment.active == 1))]
+                    sa.select(tables.DEVICES.c.uuid, tables.ASSIGNMENTS.c.uuid)
+                    .select_from(tables.ASSIGNMENTS)
+                    .join(tables.DEVICES)
+                    .where(tables.ASSIGNMENTS.c.active == 1))]
 
 
 def _assigned(db: api.Database) -> dict[tuple[str, str], list[str]]:
@@ -99,11 +100,12 @@ def _assigned(db: api.Database) -> dict[tuple[str, str], list[str]]:
         collections.defaultdict(list))
     with db.reader() as session:
         for host, stable_id, name in session.execute(
-                sa.select(models.Host.name, models.Device.stable_id,
-                          models.Assignment.vgpu_type)
-                .join(models.Device,
-                      models.Assignment.device_id == models.Device.id)
-                .join(models.Host, models.Device.host_id == models.Host.id)
-                .where(models.Assignment.active == 1)):
+                sa.select(tables.HOSTS.c.name, tables.DEVICES.c.stable_id,
+                          tables.ASSIGNMENTS.c.vgpu_type)
+                .join(tables.DEVICES,
+                      tables.ASSIGNMENTS.c.device_id == tables.DEVICES.c.id)
+                .join(tables.HOSTS,
+                      tables.DEVICES.c.host_id == tables.HOSTS.c.id)
+                .where(tables.ASSIGNMENTS.c.active == 1)):
             assigned[host, stable_id.partition('/mdev')[0]].append(name)
     return dict(assigned)

@@ -38,7 +38,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
@@ -182,7 +182,7 @@ def _swap_anyway(
     """Change states without checking the states before."""
     # A window that is wide enough for a second claimer on any machine.
     time.sleep(0.01)
-    session.execute(sa.update(models.Device).where(models.Device.id.in_(
+    session.execute(sa.update(tables.DEVICES).where(tables.DEVICES.c.id.in_(
         [before.id for before, _ in changes])).values(state='provisioning'))
 
 

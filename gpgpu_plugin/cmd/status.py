@@ -173,9 +173,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def _collisions(self) -> result.Result:
         nova_conf = self._nova_conf
         with self._database.reader() as session:
-            return nova_devices.collisions(nova_conf, [
-                variant_db.to_domain(row)
-                for row in variant_db.all(session)])
+            return nova_devices.collisions(
+                nova_conf, variant_db.values(session))
 
     @_checked
     def _placement(self) -> result.Result:

@@ -63,10 +63,10 @@ def page(db: api.Database, host: str | None, limit: int,
 def cloud(db: api.Database) -> view.CloudRecord:
     """Return what belongs to no host (Conductor.examine_cloud)."""
     with db.reader() as session:
-        classes = {variant_db.to_domain(row).class_of(vgpu_type)
-                   for row, vgpu_type
+        classes = {variant.class_of(vgpu_type)
+                   for variant, vgpu_type
                    in examination_db.resource_classes(session)}
-        classes |= {row.resource_class for row in variant_db.all(session)}
+        classes |= {row.resource_class for row in variant_db.values(session)}
         return view.CloudRecord(
             resource_classes=tuple(sorted(classes)), drifts=(
                 *_variants(session), *_keys(session),
@@ -74,12 +74,12 @@ def cloud(db: api.Database) -> view.CloudRecord:
 
 
 def _variants(session: orm.Session) -> Iterator[drift_mod.Drift]:
-    for row in variant_db.all(session):
+    for variant in variant_db.values(session):
         try:
-            variant_rules.check(variant_db.to_domain(row))
+            variant_rules.check(variant)
         except exception.Invalid as exc:
-            yield drift_mod.of('rows_unreadable', None, row.name,
-                               database=f'variant {row.name}: {exc}')
+            yield drift_mod.of('rows_unreadable', None, variant.name,
+                               database=f'variant {variant.name}: {exc}')
 
 
 def _keys(session: orm.Session) -> list[drift_mod.Drift]:

@@ -184,7 +184,7 @@ class Endpoint:
             if not any(map(naming.is_reserved_class, classes)) and (
                     classes.isdisjoint(
                         row.resource_class
-                        for row in variant_db.all(session))):
+                        for row in variant_db.values(session))):
                 return True
             return event_db.has_refusal(
                 session, found.instance_uuid, found.request_id)

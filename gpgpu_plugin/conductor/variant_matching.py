@@ -17,7 +17,6 @@ from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import device as device_rules
@@ -137,7 +136,7 @@ class Variants:
     :ivar changes: those that the host has not made yet
     """
 
-    rows: Mapping[str, models.Variant]
+    rows: Mapping[str, variant_db.VariantRow]
     changes: Sequence[variant_db.Change]
 
     @classmethod
@@ -145,15 +144,14 @@ class Variants:
         """Return the variants as they are now, for a host."""
         version = rows.host.variants_version
         return cls(
-            rows={row.name: row for row in variant_db.all(session)},
+            rows={row.value.name: row for row in variant_db.all(session)},
             changes=variant_db.changes_after(session, version)
             if version < rows.newest_version else ())
 
     @functools.cached_property
     def matching(self) -> Sequence[rules.Variant]:
         """Return those that match devices; one that is deleted does not."""
-        return [variant_db.to_domain(row) for row in self.rows.values()
-                if not row.deleting]
+        return [row.value for row in self.rows.values() if not row.deleting]
 
 
 def apply(session: orm.Session,
@@ -171,8 +169,7 @@ def matched(rows: host_rows.HostRows,
     become dirty.
     """
     rows = type_sync.sync(_match(rows, variants), {
-        row.id: variant_db.enabled_types(row)
-        for row in variants.rows.values()})
+        row.id: row.enabled_types for row in variants.rows.values()})
     if rows.host.variants_version < rows.newest_version:
         rows = _with_settings(rows, variants)
     return recleaning.clean_again(rows)
@@ -194,7 +191,7 @@ def _with_settings(rows: host_rows.HostRows,
     """
     version = rows.host.variants_version
     rows = changed(rows, variants.changes)
-    policies = {row.id: row.allocation_policy
+    policies = {row.id: row.value.allocation_policy
                 for row in variants.rows.values()}
     for group in rows.empty_groups:
         if group.variant_version > version:
@@ -274,9 +271,9 @@ def _group(node_uuid: str, variants: Variants, name: str,
     return host_rows.GroupRows(
         id=id, own_policy=False, own_links=None,
         provider_uuid=naming.provider_uuid(node_uuid, name),
-        allocation_policy=row.allocation_policy,
-        variant_id=row.id, variant=variant_db.to_domain(row),
+        allocation_policy=row.value.allocation_policy,
+        variant_id=row.id, variant=row.value,
         variant_version=row.version, is_deleting=False,
         types=[vgpu_type_db.VGPUTypeRow(
             id=0, vgpu_type=naming.PASSTHROUGH, listed=True,
-            enabled=naming.PASSTHROUGH in variant_db.enabled_types(row))])
+            enabled=naming.PASSTHROUGH in row.enabled_types)])

@@ -38,7 +38,7 @@ def page(session: orm.Session, wanted: Sequence[rules.Variant], limit: int,
                   for host_id in device_db.host_ids_by_ids(
                       session, *ids, after, limit)})[:limit]
     variants = [*wanted, *(
-        variant_db.to_domain(row) for row in variant_db.all(session)
+        row.value for row in variant_db.all(session)
         if not row.deleting)]
     return tuple(
         objects.VariantPreview(

@@ -72,12 +72,11 @@ def _names(session: orm.Session, hosts: what_if_hosts.Hosts,
     wanted = {demand.resource_class for demand in kind.request.demands}
     names: dict[str, None] = {}
     for row in variant_db.all(session):
-        variant = variant_db.to_domain(row)
         for vgpu_type in vgpu_type_db.of_variant(session, row.id):
-            if variant.class_of(vgpu_type) in wanted:
+            if row.value.class_of(vgpu_type) in wanted:
                 names |= dict.fromkeys(found.host for found in (
                     group_db.types_listed(
-                        session, HOSTS, variant=row.name,
+                        session, HOSTS, variant=row.value.name,
                         vgpu_type=vgpu_type)))
     targets = [name for name in names if hosts.is_target(name)][:HOSTS]
     hosts.load(session, (host_db.get(session, name) for name in targets))

@@ -65,7 +65,7 @@ def own_demands(session: orm.Session,
         or variant_db.has_class(session, demand.resource_class))
     if not ours:
         known = ', '.join(
-            row.resource_class for row in variant_db.all(session))
+            row.resource_class for row in variant_db.values(session))
         raise exception.Invalid(
             field='request', value=request_mod.describe(request) or 'nothing',
             expected=f'"resources:CLASS" for a class of a variant '

@@ -179,7 +179,6 @@ class Database:
                 outbox.enable(session, self._publisher)
                 began = time.monotonic()
                 yield session
-                session.flush()
                 caller_key.use(session)
                 _check_duration(time.monotonic() - began)
         caller_key.serve(None)

@@ -17,22 +17,22 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
 
-_ORDER = (models.Host.name, models.Assignment.id)
+TABLE = tables.ASSIGNMENTS
+
+_ORDER = (tables.HOSTS.c.name, TABLE.c.id)
 
 UNKNOWN_REQUEST = ''
 """``request`` of an assignment that was adopted from its host."""
 
-TABLE = models.Base.metadata.tables['assignments']
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AssignmentRow:
-    """An active assignment; models.Assignment gives its columns' meaning.
+    """An active assignment; tables.ASSIGNMENTS gives its columns' meaning.
 
     Like DeviceRow, it is a value instead of an object of the ORM.
     """
@@ -67,13 +67,14 @@ COLUMNS = tuple(TABLE.c[name] for name in _NAMES)
 
 _INSERT = sa.insert(TABLE).inline()
 _ACTIVE = (
-    sa.select(models.Host.name, models.Variant.name, *COLUMNS,
+    sa.select(tables.HOSTS.c.name, tables.VARIANTS.c.name, *COLUMNS,
               *device_db.COLUMNS)
     .select_from(TABLE)
-    .join(models.Host, models.Host.id == TABLE.c.host_id)
+    .join(tables.HOSTS, tables.HOSTS.c.id == TABLE.c.host_id)
     .join(device_db.TABLE, device_db.TABLE.c.id == TABLE.c.device_id)
-    .outerjoin(models.Group, models.Group.id == device_db.TABLE.c.group_id)
-    .outerjoin(models.Variant, models.Variant.id == models.Group.variant_id)
+    .outerjoin(tables.GROUPS, tables.GROUPS.c.id == device_db.TABLE.c.group_id)
+    .outerjoin(tables.VARIANTS,
+               tables.VARIANTS.c.id == tables.GROUPS.c.variant_id)
     .where(TABLE.c.active == 1))
 _OF_DEVICE = 2 + len(COLUMNS)
 _END = (sa.update(TABLE)
@@ -180,13 +181,13 @@ def listed(session: orm.Session, host: str | None = None,
     if marker is not None:
         place = session.execute(
             sa.select(*_ORDER).join(
-                models.Host, models.Assignment.host_id == models.Host.id)
-            .where(models.Assignment.uuid == marker)).first()
+                tables.HOSTS, tables.HOSTS.c.id == TABLE.c.host_id)
+            .where(TABLE.c.uuid == marker)).first()
         if place is None:
             raise exception.NotFound(kind='assignment', name=marker)
         query = query.where(page.after(_ORDER, place))
     if host is not None:
-        query = query.where(models.Host.name == host)
+        query = query.where(tables.HOSTS.c.name == host)
     if instance_uuid is not None:
         query = query.where(TABLE.c.instance_uuid == instance_uuid)
     return _listed(session, query)
@@ -207,12 +208,12 @@ def hosts_of_instance(session: orm.Session, instance_uuid: str,
     :param known: ids of hosts to leave out
     """
     return list(session.scalars(
-        sa.select(models.Host.name).distinct()
-        .join(models.Assignment,
-              models.Assignment.host_id == models.Host.id)
-        .where(models.Assignment.active == 1,
-               models.Assignment.instance_uuid == instance_uuid,
-               models.Host.id.not_in(list(known)))))
+        sa.select(tables.HOSTS.c.name).distinct()
+        .join(TABLE,
+              TABLE.c.host_id == tables.HOSTS.c.id)
+        .where(TABLE.c.active == 1,
+               TABLE.c.instance_uuid == instance_uuid,
+               tables.HOSTS.c.id.not_in(list(known)))))
 
 
 def is_on(session: orm.Session, host_id: int, instance_uuid: str) -> bool:
@@ -226,11 +227,11 @@ def instance_of_variant(session: orm.Session,
                         variant_id: int) -> str | None:
     """Return an instance that a device of the variant is assigned to."""
     return session.scalar(
-        sa.select(models.Assignment.instance_uuid)
-        .join(models.Device)
-        .join(models.Group, models.Device.group_id == models.Group.id)
-        .where(models.Assignment.active == 1,
-               models.Group.variant_id == variant_id).limit(1))
+        sa.select(TABLE.c.instance_uuid)
+        .join(tables.DEVICES, tables.DEVICES.c.id == TABLE.c.device_id)
+        .join(tables.GROUPS, tables.DEVICES.c.group_id == tables.GROUPS.c.id)
+        .where(TABLE.c.active == 1,
+               tables.GROUPS.c.variant_id == variant_id).limit(1))
 
 
 def counts_by_type(session: orm.Session, group_ids: Collection[int],
@@ -238,13 +239,14 @@ def counts_by_type(session: orm.Session, group_ids: Collection[int],
     """Return the number of active assignments by group id and type."""
     return {(group_id, vgpu_type): count for group_id, vgpu_type, count
             in session.execute(
-                sa.select(models.Device.group_id,
-                          models.Assignment.vgpu_type, sa.func.count())
-                .join(models.Device)
-                .where(models.Assignment.active == 1,
-                       models.Device.group_id.in_(group_ids))
-                .group_by(models.Device.group_id,
-                          models.Assignment.vgpu_type))}
+                sa.select(tables.DEVICES.c.group_id,
+                          TABLE.c.vgpu_type, sa.func.count())
+                .select_from(TABLE)
+                .join(tables.DEVICES, tables.DEVICES.c.id == TABLE.c.device_id)
+                .where(TABLE.c.active == 1,
+                       tables.DEVICES.c.group_id.in_(group_ids))
+                .group_by(tables.DEVICES.c.group_id,
+                          TABLE.c.vgpu_type))}
 
 
 def delete_of_host(session: orm.Session, host_id: int) -> None:
@@ -252,15 +254,15 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
 
     Their usage stays.
     """
-    session.execute(sa.delete(models.Assignment).where(
-        models.Assignment.host_id == host_id))
+    session.execute(sa.delete(TABLE).where(
+        TABLE.c.host_id == host_id))
 
 
 def host_ids(session: orm.Session, uuids: Sequence[str]) -> set[int]:
     """Return the ids of the hosts of assignments, including ended ones."""
     return set(session.scalars(
-        sa.select(models.Assignment.host_id)
-        .where(models.Assignment.uuid.in_(list(uuids)))))
+        sa.select(TABLE.c.host_id)
+        .where(TABLE.c.uuid.in_(list(uuids)))))
 
 
 def hosts_with_expired_lease(session: orm.Session,
@@ -270,13 +272,13 @@ def hosts_with_expired_lease(session: orm.Session,
     :param silent_after: only hosts that called within so many seconds
     """
     return list(session.scalars(
-        sa.select(models.Host.name).distinct()
-        .join(models.Assignment,
-              models.Assignment.host_id == models.Host.id)
-        .where(models.Assignment.active == 1,
-               models.Assignment.lease_expires_at < clock.now(),
-               models.Host.heard_at >= clock.now() - silent_after)
-        .order_by(models.Host.name)))
+        sa.select(tables.HOSTS.c.name).distinct()
+        .join(TABLE,
+              TABLE.c.host_id == tables.HOSTS.c.id)
+        .where(TABLE.c.active == 1,
+               TABLE.c.lease_expires_at < clock.now(),
+               tables.HOSTS.c.heard_at >= clock.now() - silent_after)
+        .order_by(tables.HOSTS.c.name)))
 
 
 def other_hosts(session: orm.Session, uuids: Collection[str],
@@ -288,16 +290,17 @@ def other_hosts(session: orm.Session, uuids: Collection[str],
     :param roles: ignore those of other roles among them
     :returns: names of hosts
     """
-    given = orm.aliased(models.Assignment)
+    given = TABLE.alias()
     return list(session.scalars(
-        sa.select(models.Host.name).distinct()
-        .join(models.Assignment,
-              models.Assignment.host_id == models.Host.id)
-        .join(given, given.instance_uuid == models.Assignment.instance_uuid)
-        .where(models.Assignment.active == 1,
-               given.uuid.in_(list(uuids)), given.role.in_(list(roles)),
-               given.host_id != models.Assignment.host_id)
-        .order_by(models.Host.name)))
+        sa.select(tables.HOSTS.c.name).distinct()
+        .join(TABLE,
+              TABLE.c.host_id == tables.HOSTS.c.id)
+        .join(given,
+              given.c.instance_uuid == TABLE.c.instance_uuid)
+        .where(TABLE.c.active == 1,
+               given.c.uuid.in_(list(uuids)), given.c.role.in_(list(roles)),
+               given.c.host_id != TABLE.c.host_id)
+        .order_by(tables.HOSTS.c.name)))
 
 
 _KNOWN = tuple(
@@ -331,10 +334,11 @@ def places(session: orm.Session, host_id: int,
     if not names:
         return {}
     return dict(session.execute(
-        sa.select(models.Assignment.uuid, models.Device.stable_id)
-        .join(models.Device).where(
-            models.Assignment.host_id == host_id,
-            models.Assignment.uuid.in_(list(names)))).tuples().all())
+        sa.select(TABLE.c.uuid, tables.DEVICES.c.stable_id)
+        .join(tables.DEVICES, tables.DEVICES.c.id == TABLE.c.device_id)
+        .where(
+            TABLE.c.host_id == host_id,
+            TABLE.c.uuid.in_(list(names)))).tuples().all())
 
 
 def activated(session: orm.Session,
@@ -344,26 +348,34 @@ def activated(session: orm.Session,
     A purge leaves the last assignment that shows it.
     """
     return set(session.scalars(
-        sa.select(models.Assignment.device_id).distinct()
-        .where(models.Assignment.device_id.in_(list(device_ids)),
-               models.Assignment.lease_expires_at.is_(None))))
+        sa.select(TABLE.c.device_id).distinct()
+        .where(TABLE.c.device_id.in_(list(device_ids)),
+               TABLE.c.lease_expires_at.is_(None))))
 
 
-def last_of_device(session: orm.Session,
-                   device_id: int) -> models.Assignment | None:
+class User(typing.NamedTuple):
+    """Who had a device, by its assignment."""
+
+    uuid: str
+    instance_uuid: str
+    project_id: str
+
+
+def last_of_device(session: orm.Session, device_id: int) -> User | None:
     """Return the last assignment of a device, which may have ended."""
-    return session.scalar(
-        sa.select(models.Assignment)
-        .where(models.Assignment.device_id == device_id)
-        .order_by(models.Assignment.id.desc()).limit(1))
+    row = session.execute(
+        sa.select(*(TABLE.c[name] for name in User._fields))
+        .where(TABLE.c.device_id == device_id)
+        .order_by(TABLE.c.id.desc()).limit(1)).first()
+    return User(*row) if row else None
 
 
 def last_of(session: orm.Session,
             device_ids: Collection[int]) -> dict[int, str]:
     """Return the UUIDs of the last assignments of devices, by device id."""
-    newest = (sa.select(sa.func.max(models.Assignment.id))
-              .where(models.Assignment.device_id.in_(list(device_ids)))
-              .group_by(models.Assignment.device_id))
+    newest = (sa.select(sa.func.max(TABLE.c.id))
+              .where(TABLE.c.device_id.in_(list(device_ids)))
+              .group_by(TABLE.c.device_id))
     return dict(session.execute(
-        sa.select(models.Assignment.device_id, models.Assignment.uuid)
-        .where(models.Assignment.id.in_(newest))).tuples().all())
+        sa.select(TABLE.c.device_id, TABLE.c.uuid)
+        .where(TABLE.c.id.in_(newest))).tuples().all())

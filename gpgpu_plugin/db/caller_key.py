@@ -24,7 +24,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 
 TABLE = sa.Table(
     'caller_keys', column.METADATA,
@@ -118,7 +118,7 @@ def set_cloud(session: orm.Session, uuid: str) -> None:
     :raises Conflict: hosts of the cloud that it is of now would be refused
     """
     known = session.scalar(sa.select(sa.func.count()).select_from(
-        models.Host).where(models.Host.session > 0))
+        tables.HOSTS).where(tables.HOSTS.c.session > 0))
     if known and uuid != cloud(session):
         raise exception.Conflict(
             kind='cloud', name=cloud(session),
@@ -168,11 +168,11 @@ def has_valid(session: orm.Session, kind: str) -> bool:
 def hosts_without_key(session: orm.Session) -> list[str]:
     """Return the names of live hosts that have no valid key, by name."""
     valid = sa.select(TABLE.c.id).where(
-        _of('host', models.Host.name), TABLE.c.revoked_at.is_(None))
+        _of('host', tables.HOSTS.c.name), TABLE.c.revoked_at.is_(None))
     return list(session.scalars(
-        sa.select(models.Host.name)
-        .where(models.Host.deleted == 0, ~valid.exists())
-        .order_by(models.Host.name)))
+        sa.select(tables.HOSTS.c.name)
+        .where(tables.HOSTS.c.deleted == 0, ~valid.exists())
+        .order_by(tables.HOSTS.c.name)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

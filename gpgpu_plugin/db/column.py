@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy import orm
 from sqlalchemy.dialects import mysql
 
 CONSTRAINTS = {
@@ -17,13 +16,6 @@ CONSTRAINTS = {
 
 
 METADATA = sa.MetaData(naming_convention=CONSTRAINTS)
-
-
-class Base(orm.DeclarativeBase):
-    """Base class of the tables that are read as objects."""
-
-    metadata = METADATA
-
 
 NAME = sa.String(255)
 UUID = sa.String(36)

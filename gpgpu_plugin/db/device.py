@@ -19,7 +19,7 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
@@ -29,7 +29,7 @@ from gpgpu_plugin.objects import codec
 
 T = typing.TypeVar('T')
 
-TABLE = models.Base.metadata.tables['devices']
+TABLE = tables.DEVICES
 
 _PARSED = 10000
 """Number of texts of one JSON column whose values are kept in memory.
@@ -40,7 +40,7 @@ Both take about 4 kB. The values are immutable.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A row as it was read; models.Device gives the meaning of its columns.
+    """A row as it was read; tables.DEVICES gives the meaning of its columns.
 
     The defaults are those of a device that nobody knew before.
 
@@ -174,11 +174,11 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
     :param after: only hosts with a greater id
     """
     return list(session.scalars(
-        sa.select(models.Device.host_id).distinct()
-        .where(models.Device.vendor_id == vendor_id,
-               models.Device.product_id == product_id,
-               models.Device.host_id > after)
-        .order_by(models.Device.host_id).limit(limit)))
+        sa.select(TABLE.c.host_id).distinct()
+        .where(TABLE.c.vendor_id == vendor_id,
+               TABLE.c.product_id == product_id,
+               TABLE.c.host_id > after)
+        .order_by(TABLE.c.host_id).limit(limit)))
 
 
 def waits_for_vfs(device: DeviceRow) -> bool:
@@ -205,9 +205,9 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
 def count_by_variant(session: orm.Session) -> dict[int, int]:
     """Return the number of devices in the groups of each variant, by id."""
     return dict(session.execute(
-        sa.select(models.Group.variant_id, sa.func.count())
-        .join(models.Device, models.Device.group_id == models.Group.id)
-        .group_by(models.Group.variant_id)).tuples().all())
+        sa.select(tables.GROUPS.c.variant_id, sa.func.count())
+        .join(TABLE, TABLE.c.group_id == tables.GROUPS.c.id)
+        .group_by(tables.GROUPS.c.variant_id)).tuples().all())
 
 
 def at_address(session: orm.Session, host_id: int,

@@ -19,8 +19,8 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
 from gpgpu_plugin.domain import hold
@@ -29,7 +29,7 @@ _State = device_rules.DeviceState
 # Row, and the names and UUIDs of ListedDevice in its order.
 _Select: typing.TypeAlias = (
     'sa.Select[*tuple[typing.Any, ...]]')
-_ORDER = (models.Host.name, models.Device.stable_id)
+_ORDER = (tables.HOSTS.c.name, tables.DEVICES.c.stable_id)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,19 +58,19 @@ _RANKS = {str(state): rank for rank, state
           in enumerate(device_rules.SHOWN_OF_CHILDREN)}
 
 
-def own_state(device: type[models.Device] = models.Device,
+def own_state(device: sa.FromClause = tables.DEVICES,
               ) -> sa.ColumnElement[str]:
     """Return domain.device.own_state as an expression.
 
-    :param device: ``models.Device`` or an alias of it
+    :param device: ``tables.DEVICES``, or an alias of the table
     """
     return sa.case(
-        (device.state.in_(sorted(device_rules.ASSIGNED_STATES)),
-         device.state),
+        (device.c.state.in_(sorted(device_rules.ASSIGNED_STATES)),
+         device.c.state),
         (hold_db.is_held([hold.HoldKind.RETIRED], device),
          device_rules.RETIRED),
         (hold_db.is_held(hold.QUARANTINE, device), device_rules.QUARANTINED),
-        else_=device.state)
+        else_=device.c.state)
 
 
 @functools.cache
@@ -82,11 +82,11 @@ def is_retired() -> sa.ColumnElement[bool]:
 @functools.cache
 def _rank_of_vgpus() -> sa.ColumnElement[int]:
     """Return the rank of the state of its vGPUs that a device shows first."""
-    child = orm.aliased(models.Device)
+    child = tables.DEVICES.alias()
     return (sa.select(sa.func.min(sa.case(_RANKS, value=own_state(child))))
-            .where(child.parent_id == models.Device.id,
-                   child.group_id.is_not(None))
-            .correlate(models.Device).scalar_subquery())
+            .where(child.c.parent_id == tables.DEVICES.c.id,
+                   child.c.group_id.is_not(None))
+            .correlate(tables.DEVICES).scalar_subquery())
 
 
 def ranks_of_vgpus() -> sa.Subquery:
@@ -94,11 +94,12 @@ def ranks_of_vgpus() -> sa.Subquery:
 
     :returns: ``parent_id``, ``rank``
     """
-    child = orm.aliased(models.Device)
+    child = tables.DEVICES.alias()
     rank = sa.func.min(sa.case(_RANKS, value=own_state(child)))
-    return (sa.select(child.parent_id.label('parent_id'), rank.label('rank'))
-            .where(child.parent_id.is_not(None), child.group_id.is_not(None))
-            .group_by(child.parent_id).subquery())
+    return (sa.select(child.c.parent_id.label('parent_id'), rank.label('rank'))
+            .where(child.c.parent_id.is_not(None),
+                   child.c.group_id.is_not(None))
+            .group_by(child.c.parent_id).subquery())
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def shown_state_by(rank: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
     """
     derived = sa.case(
         {number: state for state, number in _RANKS.items()}, value=rank)
-    device, own = models.Device, own_state()
+    device, own = tables.DEVICES.c, own_state()
     assigned = [str(state) for state in device_rules.ASSIGNED_STATES]
     available = own == str(_State.AVAILABLE)
     return sa.case(
@@ -143,16 +144,17 @@ def _may_be_shown(state: str) -> sa.ColumnElement[bool]:
     It may also match others, and is cheaper than the shown state, which looks
     up the vGPUs of each device.
     """
-    child = orm.aliased(models.Device)
+    child = tables.DEVICES.alias()
     if state in (device_rules.QUARANTINED, device_rules.RETIRED):
         own, of_child = (hold_db.is_held(hold.WITHDRAWING, device)
-                         for device in (models.Device, child))
+                         for device in (tables.DEVICES, child))
     elif state in {str(state) for state in _State}:
-        own, of_child = models.Device.state == state, child.state == state
+        own, of_child = tables.DEVICES.c.state == state, child.c.state == state
     else:
         return sa.true()
-    return sa.or_(own, models.Device.id.in_(sa.select(child.parent_id).where(
-        of_child, child.parent_id.is_not(None))))
+    return sa.or_(own, tables.DEVICES.c.id.in_(
+        sa.select(child.c.parent_id).where(
+            of_child, child.c.parent_id.is_not(None))))
 
 
 @functools.cache
@@ -160,13 +162,13 @@ def _is_faulty() -> sa.ColumnElement[bool]:
     """Return the condition of devices that somebody should look at."""
     quarantined = device_rules.QUARANTINED
     return sa.or_(
-        models.Device.health.in_(
+        tables.DEVICES.c.health.in_(
             [str(found) for found in health_rules.FAULTY]),
         sa.and_(
-            sa.or_(~models.Device.present, _may_be_shown(quarantined)),
+            sa.or_(~tables.DEVICES.c.present, _may_be_shown(quarantined)),
             shown_state().in_([device_rules.MISSING, quarantined])),
         # An instance has it, and its host does not find it.
-        sa.and_(~models.Device.present, models.Device.state.in_(
+        sa.and_(~tables.DEVICES.c.present, tables.DEVICES.c.state.in_(
             [str(state) for state in device_rules.ASSIGNED_STATES])))
 
 
@@ -193,11 +195,11 @@ def listed(session: orm.Session, *, limit: int, host: str | None = None,
     :raises NotFound: no such marker
     """
     conditions = {
-        models.Host.name: host, models.Variant.name: variant,
-        models.Variant.type: type,
-        models.Assignment.instance_uuid: used_by,
-        models.Assignment.project_id: project,
-        models.Device.vgpu_type: vgpu_type, models.Device.health: health}
+        tables.HOSTS.c.name: host, tables.VARIANTS.c.name: variant,
+        tables.VARIANTS.c.type: type,
+        tables.ASSIGNMENTS.c.instance_uuid: used_by,
+        tables.ASSIGNMENTS.c.project_id: project,
+        tables.DEVICES.c.vgpu_type: vgpu_type, tables.DEVICES.c.health: health}
     query = _query().order_by(*_ORDER).limit(limit).where(
         *(column == value for column, value in conditions.items()
           if value is not None))
@@ -217,7 +219,7 @@ def get(session: orm.Session, uuid: str) -> ListedDevice:
 
     :raises NotFound: no such UUID
     """
-    found = _listed(session, _query().where(models.Device.uuid == uuid))
+    found = _listed(session, _query().where(tables.DEVICES.c.uuid == uuid))
     if not found:
         raise exception.NotFound(kind='device', name=uuid)
     return found[0]
@@ -225,21 +227,22 @@ def get(session: orm.Session, uuid: str) -> ListedDevice:
 
 @functools.cache
 def _query() -> _Select:
-    parent = orm.aliased(models.Device)
+    parent = tables.DEVICES.alias()
     return (
-        sa.select(models.Host.name, models.Variant.name,
-                  models.Variant.type, models.Assignment.instance_uuid,
-                  models.Assignment.project_id, parent.uuid, own_state(),
+        sa.select(tables.HOSTS.c.name, tables.VARIANTS.c.name,
+                  tables.VARIANTS.c.type, tables.ASSIGNMENTS.c.instance_uuid,
+                  tables.ASSIGNMENTS.c.project_id, parent.c.uuid, own_state(),
                   shown_state(), *device_db.COLUMNS)
-        .select_from(models.Device)
-        .join(models.Host, models.Device.host_id == models.Host.id)
-        .outerjoin(models.Group, models.Device.group_id == models.Group.id)
-        .outerjoin(models.Variant,
-                   models.Group.variant_id == models.Variant.id)
-        .outerjoin(models.Assignment, sa.and_(
-            models.Assignment.device_id == models.Device.id,
-            models.Assignment.active == 1))
-        .outerjoin(parent, models.Device.parent_id == parent.id))
+        .select_from(tables.DEVICES)
+        .join(tables.HOSTS, tables.DEVICES.c.host_id == tables.HOSTS.c.id)
+        .outerjoin(tables.GROUPS,
+                   tables.DEVICES.c.group_id == tables.GROUPS.c.id)
+        .outerjoin(tables.VARIANTS,
+                   tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .outerjoin(tables.ASSIGNMENTS, sa.and_(
+            tables.ASSIGNMENTS.c.device_id == tables.DEVICES.c.id,
+            tables.ASSIGNMENTS.c.active == 1))
+        .outerjoin(parent, tables.DEVICES.c.parent_id == parent.c.id))
 
 
 def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
@@ -255,8 +258,8 @@ def _listed(session: orm.Session, query: _Select) -> list[ListedDevice]:
 def _place(session: orm.Session, marker: str) -> tuple[str, str]:
     found = session.execute(
         sa.select(*_ORDER).join(
-            models.Host, models.Device.host_id == models.Host.id)
-        .where(models.Device.uuid == marker)).tuples().first()
+            tables.HOSTS, tables.DEVICES.c.host_id == tables.HOSTS.c.id)
+        .where(tables.DEVICES.c.uuid == marker)).tuples().first()
     if found is None:
         raise exception.NotFound(kind='device', name=marker)
     return found
@@ -281,7 +284,7 @@ class NewDevices(typing.NamedTuple):
 def count_new(session: orm.Session,
               host_ids: Collection[int]) -> list[NewDevices]:
     """Return the variants on hosts of which a new device is not clean yet."""
-    device = models.Device
+    device = tables.DEVICES.c
     is_new = sa.and_(
         device.cleaned_steps.is_(None),
         device.state.in_(sorted(device_rules.UNCLEAN_STATES)),
@@ -293,16 +296,16 @@ def count_new(session: orm.Session,
         return sa.func.count(sa.case((condition, 1)))
     return [NewDevices(*row) for row in session.execute(
         sa.select(
-            device.host_id, models.Group.variant_id, sa.func.count(),
+            device.host_id, tables.GROUPS.c.variant_id, sa.func.count(),
             count(device.cleaned_steps != device_db.NOTHING_PASSED),
             count(is_new) - count(is_stuck),
             count(sa.and_(is_new, device.state == str(_State.CLEANING))),
             count(is_stuck))
-        .join(models.Group, models.Group.id == device.group_id)
+        .join(tables.GROUPS, tables.GROUPS.c.id == device.group_id)
         .where(device.host_id.in_(host_ids), device.present,
                device.kind == str(device_rules.DeviceKind.PCI),
                sa.or_(device.cleaned_steps.is_not(None), is_new))
-        .group_by(device.host_id, models.Group.variant_id)
+        .group_by(device.host_id, tables.GROUPS.c.variant_id)
         .having(count(is_new) > 0)).tuples()]
 
 
@@ -310,11 +313,11 @@ def cleaned_of_variant(session: orm.Session, variant_id: int,
                        limit: int) -> list[str]:
     """Return the UUIDs of some clean devices of a variant."""
     return list(session.scalars(
-        sa.select(models.Device.uuid)
-        .join(models.Group, models.Group.id == models.Device.group_id)
-        .where(models.Group.variant_id == variant_id,
-               models.Device.cleaned_steps != device_db.NOTHING_PASSED)
-        .order_by(models.Device.id.desc()).limit(limit)))
+        sa.select(tables.DEVICES.c.uuid)
+        .join(tables.GROUPS, tables.GROUPS.c.id == tables.DEVICES.c.group_id)
+        .where(tables.GROUPS.c.variant_id == variant_id,
+               tables.DEVICES.c.cleaned_steps != device_db.NOTHING_PASSED)
+        .order_by(tables.DEVICES.c.id.desc()).limit(limit)))
 
 
 def count_by_state(session: orm.Session, host_ids: Collection[int],
@@ -326,9 +329,9 @@ def count_by_state(session: orm.Session, host_ids: Collection[int],
     :returns: by the host's id; hosts without a device are left out
     """
     shown = shown_state().label('shown')
-    states = (sa.select(models.Device.host_id, shown)
-              .where(models.Device.host_id.in_(host_ids),
-                     models.Device.kind == str(device_rules.DeviceKind.PCI),
+    states = (sa.select(tables.DEVICES.c.host_id, shown)
+              .where(tables.DEVICES.c.host_id.in_(host_ids),
+                     tables.DEVICES.c.kind == str(device_rules.DeviceKind.PCI),
                      ~is_retired())
               .subquery())
     found: dict[int, dict[str, int]] = {}

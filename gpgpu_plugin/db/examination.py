@@ -12,13 +12,15 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import caller_key
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import variant as variant_rules
 
-_Assignment = models.Assignment
-_Device = models.Device
-_Host = models.Host
+_ASSIGNMENTS = tables.ASSIGNMENTS.c
+_DEVICES = tables.DEVICES.c
+_HOSTS = tables.HOSTS.c
 _USAGES = usage_db.TABLE
 
 
@@ -30,11 +32,11 @@ def busy_devices(session: orm.Session, host_ids: Collection[int],
     """
     found = collections.defaultdict(list)
     for host_id, *device in session.execute(
-            sa.select(_Device.host_id, _Device.uuid, _Device.address,
-                      _Device.state)
-            .where(_Device.host_id.in_(host_ids), _Device.state.in_(
+            sa.select(_DEVICES.host_id, _DEVICES.uuid, _DEVICES.address,
+                      _DEVICES.state)
+            .where(_DEVICES.host_id.in_(host_ids), _DEVICES.state.in_(
                 sorted(device_rules.ASSIGNED_STATES)))
-            .order_by(_Device.id)):
+            .order_by(_DEVICES.id)):
         found[host_id].append((device[0], device[1], device[2]))
     return found
 
@@ -57,8 +59,8 @@ def usages_of_unknown_hosts(session: orm.Session,
 
     :returns: name of the host, and UUID of the assignment
     """
-    live = sa.select(_Host.id).where(
-        _Host.name == _USAGES.c.host, _Host.deleted == 0)
+    live = sa.select(_HOSTS.id).where(
+        _HOSTS.name == _USAGES.c.host, _HOSTS.deleted == 0)
     return list(session.execute(
         sa.select(_USAGES.c.host, _USAGES.c.assignment_uuid)
         .where(_USAGES.c.ended_at.is_(None), ~live.exists())
@@ -68,8 +70,8 @@ def usages_of_unknown_hosts(session: orm.Session,
 def keys_of_unknown_hosts(session: orm.Session) -> list[tuple[str, int]]:
     """Return name and number of valid keys of hosts that do not exist."""
     key = caller_key.TABLE.c
-    live = sa.select(_Host.id).where(
-        _Host.name == key.name, _Host.deleted == 0)
+    live = sa.select(_HOSTS.id).where(
+        _HOSTS.name == key.name, _HOSTS.deleted == 0)
     return list(session.execute(
         sa.select(key.name, key.number)
         .where(key.kind == 'host', key.revoked_at.is_(None), ~live.exists())
@@ -78,15 +80,18 @@ def keys_of_unknown_hosts(session: orm.Session) -> list[tuple[str, int]]:
 
 def ended_at(session: orm.Session, uuid: str) -> datetime.datetime | None:
     """Return when an assignment ended; None: that is unknown."""
-    return session.scalar(sa.select(_Assignment.ended_at).where(
-        _Assignment.uuid == uuid))
+    return session.scalar(sa.select(_ASSIGNMENTS.ended_at).where(
+        _ASSIGNMENTS.uuid == uuid))
 
 
-def resource_classes(session: orm.Session) -> list[tuple[models.Variant, str]]:
+def resource_classes(session: orm.Session,
+                     ) -> list[tuple[variant_rules.Variant, str]]:
     """Return the variants, each with the types of its groups."""
-    return list(session.execute(
-        sa.select(models.Variant, models.VGPUType.vgpu_type)
-        .join(models.Group, models.Group.variant_id == models.Variant.id)
-        .join(models.VGPUType,
-              models.VGPUType.gpu_group_id == models.Group.id)
-        .distinct()).tuples())
+    return [(variant_db.value(*columns), vgpu_type)
+            for vgpu_type, *columns in session.execute(
+        sa.select(tables.TYPES.c.vgpu_type, *variant_db.COLUMNS)
+        .join(tables.GROUPS,
+              tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+        .join(tables.VARIANTS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .distinct())]

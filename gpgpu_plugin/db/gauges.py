@@ -16,8 +16,8 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 
@@ -85,8 +85,8 @@ def read(session: orm.Session, *, per_host: bool,
     :param silent_after: seconds without a call after which a host is silent,
         and nothing of it remains
     """
-    is_silent = models.Host.heard_at < clock.now() - silent_after
-    host = models.Host.name if per_host else sa.null()
+    is_silent = tables.HOSTS.c.heard_at < clock.now() - silent_after
+    host = tables.HOSTS.c.name if per_host else sa.null()
     return Gauges(
         notifications=outbox.number(session),
         # The sum of integers is a decimal number on some databases.
@@ -101,8 +101,9 @@ def read(session: orm.Session, *, per_host: bool,
         hosts=[HeardHost(name, heard_at, bool(silent))
                for name, heard_at, silent
                in session.execute(
-                   sa.select(models.Host.name, models.Host.heard_at, is_silent)
-                   .where(models.Host.deleted == 0))])
+                   sa.select(tables.HOSTS.c.name, tables.HOSTS.c.heard_at,
+                             is_silent)
+                   .where(tables.HOSTS.c.deleted == 0))])
 
 
 _Name: typing.TypeAlias = (
@@ -112,16 +113,16 @@ _Select: typing.TypeAlias = 'sa.Select[*tuple[typing.Any, ...]]'
 
 def _devices(host: _Name) -> _Select:
     counts = _counts()
-    facts = (models.Variant.name, counts.c.state, counts.c.enabled,
+    facts = (tables.VARIANTS.c.name, counts.c.state, counts.c.enabled,
              counts.c.health)
     return (
         sa.select(host.label('host'), *facts, sa.func.sum(counts.c.number))
         .select_from(counts)
-        .join(models.Host, counts.c.host_id == models.Host.id)
-        .outerjoin(models.Group, counts.c.group_id == models.Group.id)
-        .outerjoin(models.Variant,
-                   models.Group.variant_id == models.Variant.id)
-        .where(models.Host.deleted == 0)
+        .join(tables.HOSTS, counts.c.host_id == tables.HOSTS.c.id)
+        .outerjoin(tables.GROUPS, counts.c.group_id == tables.GROUPS.c.id)
+        .outerjoin(tables.VARIANTS,
+                   tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .where(tables.HOSTS.c.deleted == 0)
         .group_by(*_grouped(host), *facts))
 
 
@@ -131,7 +132,7 @@ def _counts() -> sa.Subquery:
     MariaDB takes longer to count by names, and to look up the vGPUs of each
     device.
     """
-    device, ranks = models.Device, device_list.ranks_of_vgpus()
+    device, ranks = tables.DEVICES.c, device_list.ranks_of_vgpus()
     devices = (
         sa.select(device.host_id, device.group_id,
                   (~hold_db.is_held([hold.HoldKind.DISABLED])).label(
@@ -147,22 +148,23 @@ def _counts() -> sa.Subquery:
 
 def _capacities(host: _Name,
                 is_silent: sa.ColumnElement[bool]) -> _Select:
-    vgpu_type = models.VGPUType
+    vgpu_type = tables.TYPES.c
     remaining = sa.case(
         (sa.or_(is_silent, *map(hold_db.is_host_held, (
             hold.HostHoldKind.RESTORED,
             hold.HostHoldKind.SERVICE_DISABLED))), 0),
         else_=vgpu_type.remaining_capacity)
     return (
-        sa.select(host.label('host'), models.Variant.name,
+        sa.select(host.label('host'), tables.VARIANTS.c.name,
                   vgpu_type.vgpu_type, sa.func.sum(vgpu_type.max_capacity),
                   sa.func.sum(remaining))
-        .select_from(vgpu_type)
-        .join(models.Group, vgpu_type.gpu_group_id == models.Group.id)
-        .join(models.Variant, models.Group.variant_id == models.Variant.id)
-        .join(models.Host, models.Group.host_id == models.Host.id)
-        .where(models.Host.deleted == 0, vgpu_type.enabled)
-        .group_by(*_grouped(host), models.Variant.name,
+        .select_from(tables.TYPES)
+        .join(tables.GROUPS, vgpu_type.gpu_group_id == tables.GROUPS.c.id)
+        .join(tables.VARIANTS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .join(tables.HOSTS, tables.GROUPS.c.host_id == tables.HOSTS.c.id)
+        .where(tables.HOSTS.c.deleted == 0, vgpu_type.enabled)
+        .group_by(*_grouped(host), tables.VARIANTS.c.name,
                   vgpu_type.vgpu_type))
 
 

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 
-_HOSTS = models.Base.metadata.tables['hosts']
-_GROUPS = models.Base.metadata.tables['host_gpu_groups']
-_TYPES = models.Base.metadata.tables['vgpu_types']
-_DEVICES = models.Base.metadata.tables['devices']
+_HOSTS = tables.HOSTS
+_GROUPS = tables.GROUPS
+_TYPES = tables.TYPES
+_DEVICES = tables.DEVICES
 
 _OFFERS = (
     sa.select(_HOSTS.c.name, _HOSTS.c.node_uuid,

@@ -14,8 +14,8 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning as cleaning_rules
@@ -63,9 +63,9 @@ class GroupRows:
                    for row in self.types)
 
 
-_TYPES = models.Base.metadata.tables['vgpu_types']
-_GROUPS = models.Base.metadata.tables['host_gpu_groups']
-_VARIANTS = models.Base.metadata.tables['variants']
+_TYPES = tables.TYPES
+_GROUPS = tables.GROUPS
+_VARIANTS = tables.VARIANTS
 
 
 def with_link_tables(session: orm.Session,
@@ -123,7 +123,7 @@ def listed(session: orm.Session, limit: int, host: str | None = None,
     :raises NotFound: no such marker
     """
     query = _of_live_hosts(
-        sa.select(models.Host.name, models.Host.id, models.Group.id),
+        sa.select(tables.HOSTS.c.name, tables.HOSTS.c.id, tables.GROUPS.c.id),
         host, variant)
     return list(session.execute(_page(
         session, query, limit, _ORDER, marker, _NAMES)).tuples())
@@ -143,16 +143,16 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
     :raises NotFound: no such marker
     """
     query = _of_live_hosts(
-        sa.select(models.Host.name, models.Group.id, *variant_db.COLUMNS,
+        sa.select(tables.HOSTS.c.name, tables.GROUPS.c.id, *variant_db.COLUMNS,
                   *vgpu_type_db.COLUMNS), host, variant).join(
-            models.VGPUType, models.VGPUType.gpu_group_id == models.Group.id)
+            tables.TYPES, tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
     if vgpu_type is not None:
-        query = query.where(models.VGPUType.vgpu_type == vgpu_type)
-    query = _page(session, query, limit, (*_ORDER, models.VGPUType.id),
-                  marker, (*_NAMES, models.VGPUType.vgpu_type))
+        query = query.where(tables.TYPES.c.vgpu_type == vgpu_type)
+    query = _page(session, query, limit, (*_ORDER, tables.TYPES.c.id),
+                  marker, (*_NAMES, tables.TYPES.c.vgpu_type))
     # Not for the marker, which may have been disabled since.
     if only_enabled:
-        query = query.where(models.VGPUType.enabled)
+        query = query.where(tables.TYPES.c.enabled)
     of_type = 2 + len(variant_db.COLUMNS)
     return [TypeOfGroup(row[0], row[1], variant_db.value(*row[2:of_type]),
                         vgpu_type_db.VGPUTypeRow(*row[of_type:]))
@@ -168,8 +168,8 @@ class TypeOfGroup(typing.NamedTuple):
     type: vgpu_type_db.VGPUTypeRow
 
 
-_ORDER = (models.Host.name, models.Group.id)
-_NAMES = (models.Host.name, models.Variant.name)
+_ORDER = (tables.HOSTS.c.name, tables.GROUPS.c.id)
+_NAMES = (tables.HOSTS.c.name, tables.VARIANTS.c.name)
 _FORM = ('HOST', 'VARIANT', 'TYPE')
 _Select = typing.TypeVar(
     '_Select', bound='sa.Select[*tuple[typing.Any, ...]]')
@@ -202,15 +202,15 @@ def _page(session: orm.Session, query: _Select, limit: int,
 def _of_live_hosts(query: _Select, host: str | None,
                    variant: str | None) -> _Select:
     """Return a query of groups with their hosts and variants."""
-    query = (query.select_from(models.Group)
-             .join(models.Host, models.Group.host_id == models.Host.id)
-             .join(models.Variant,
-                   models.Group.variant_id == models.Variant.id)
-             .where(models.Host.deleted == 0))
+    query = (query.select_from(tables.GROUPS)
+             .join(tables.HOSTS, tables.GROUPS.c.host_id == tables.HOSTS.c.id)
+             .join(tables.VARIANTS,
+                   tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+             .where(tables.HOSTS.c.deleted == 0))
     if host is not None:
-        query = query.where(models.Host.name == host)
+        query = query.where(tables.HOSTS.c.name == host)
     if variant is not None:
-        query = query.where(models.Variant.name == variant)
+        query = query.where(tables.VARIANTS.c.name == variant)
     return query
 
 
@@ -221,7 +221,8 @@ def policy(session: orm.Session, group_id: int | None,
     A device in no group has no variant, and the default policy.
     """
     row = session.execute(
-        sa.select(models.Variant.name, models.Variant.cleaning_policy)
-        .join(models.Group, models.Group.variant_id == models.Variant.id)
-        .where(models.Group.id == group_id)).tuples().first()
+        sa.select(tables.VARIANTS.c.name, tables.VARIANTS.c.cleaning_policy)
+        .join(tables.GROUPS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .where(tables.GROUPS.c.id == group_id)).tuples().first()
     return row or (None, cleaning_rules.DEFAULT)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 
-TABLE = models.Base.metadata.tables['holds']
+TABLE = tables.HOLDS
 
 
 class Hold(typing.NamedTuple):
@@ -50,7 +50,7 @@ COLUMNS = tuple(TABLE.c[name] for name in Hold._fields)
 """Columns of a Hold, in its order."""
 
 IS_OF_DEVICE = TABLE.c.device_id.in_([
-    models.Device.id, models.Device.parent_id])
+    tables.DEVICES.c.id, tables.DEVICES.c.parent_id])
 """Condition of joins: a hold is of a device or of its GPU."""
 
 
@@ -71,17 +71,17 @@ Kinds = frozenset[str]
 
 
 def is_held(kinds: Iterable[str],
-            device: type[models.Device] = models.Device, *,
+            device: sa.FromClause = tables.DEVICES, *,
             is_inherited: bool = True) -> sa.ColumnElement[bool]:
     """Return the condition that a device, or its GPU, has one of some holds.
 
-    :param device: ``models.Device`` or an alias of it
+    :param device: ``tables.DEVICES``, or an alias of the table
     :param is_inherited: whether those of its GPU count
     """
     held = sa.select(TABLE.c.device_id).where(
         TABLE.c.kind.in_(sorted(kinds)))
-    own = device.id.in_(held)
-    return sa.or_(own, sa.func.coalesce(device.parent_id, 0).in_(held)) if (
+    own = device.c.id.in_(held)
+    return sa.or_(own, sa.func.coalesce(device.c.parent_id, 0).in_(held)) if (
         is_inherited) else own
 
 
@@ -158,7 +158,7 @@ def held_hosts(kind: hold.HostHoldKind) -> sa.Select[int | None]:
 
 def is_host_held(kind: hold.HostHoldKind) -> sa.ColumnElement[bool]:
     """Return the condition that a host has a hold of a kind."""
-    return models.Host.id.in_(held_hosts(kind))
+    return tables.HOSTS.c.id.in_(held_hosts(kind))
 
 
 def of_rows(session: orm.Session, devices: Collection[AnyDevice],
@@ -180,16 +180,16 @@ def listed(session: orm.Session, host: str | None, kind: str | None,
     :param after: id of the hold before the first one
     """
     query = (
-        sa.select(models.Host.name, models.Device.address, models.Device.uuid,
-                  *COLUMNS)
+        sa.select(tables.HOSTS.c.name, tables.DEVICES.c.address,
+                  tables.DEVICES.c.uuid, *COLUMNS)
         .select_from(TABLE)
-        .outerjoin(models.Device, models.Device.id == TABLE.c.device_id)
-        .join(models.Host, models.Host.id == sa.func.coalesce(
-            TABLE.c.host_id, models.Device.host_id))
-        .where(TABLE.c.id > after, models.Host.deleted == 0)
+        .outerjoin(tables.DEVICES, tables.DEVICES.c.id == TABLE.c.device_id)
+        .join(tables.HOSTS, tables.HOSTS.c.id == sa.func.coalesce(
+            TABLE.c.host_id, tables.DEVICES.c.host_id))
+        .where(TABLE.c.id > after, tables.HOSTS.c.deleted == 0)
         .order_by(TABLE.c.id).limit(limit))
     if host is not None:
-        query = query.where(models.Host.name == host)
+        query = query.where(tables.HOSTS.c.name == host)
     if kind is not None:
         query = query.where(TABLE.c.kind == kind)
     return [Listed(name, address, device, Hold(*row))
@@ -217,5 +217,5 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
         TABLE.c.host_id == host_id,
         TABLE.c.kind != hold.HostHoldKind.DRAINING))
     session.execute(sa.delete(TABLE).where(TABLE.c.device_id.in_(
-        sa.select(models.Device.id).where(
-            models.Device.host_id == host_id))))
+        sa.select(tables.DEVICES.c.id).where(
+            tables.DEVICES.c.host_id == host_id))))

@@ -18,17 +18,17 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import column
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.objects import scheduling
 
-TABLE = models.Base.metadata.tables['hosts']
+TABLE = tables.HOSTS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostRow:
-    """A row as it was read; models.Host gives the meaning of its columns."""
+    """A row as it was read; tables.HOSTS gives its columns' meaning."""
 
     id: int
     name: str

@@ -28,7 +28,7 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning
@@ -42,6 +42,7 @@ if typing.TYPE_CHECKING:
 Device = device_db.DeviceRow
 Assignment = assignment_db.AssignmentRow
 GroupRows = group_db.GroupRows
+
 
 class Verdict(typing.NamedTuple):
     """Record for the ledger; ``device`` is as it was before the verdict."""
@@ -336,10 +337,10 @@ def _by_group(devices: Collection[Device]) -> tuple[
 
 # -- the database -----------------------------------------------------------
 
-_HOSTS = models.Base.metadata.tables['hosts']
-_GROUPS = models.Base.metadata.tables['host_gpu_groups']
-_VARIANTS = models.Base.metadata.tables['variants']
-_TYPES = models.Base.metadata.tables['vgpu_types']
+_HOSTS = tables.HOSTS
+_GROUPS = tables.GROUPS
+_VARIANTS = tables.VARIANTS
+_TYPES = tables.TYPES
 _DEVICES = device_db.TABLE
 _ASSIGNMENTS = assignment_db.TABLE
 _HOLDS = hold_db.TABLE

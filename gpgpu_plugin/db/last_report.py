@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import tables
 
 
 class LastReport(typing.NamedTuple):
-    """A live host with its last report; models.Host describes the columns.
+    """A live host with its last report; tables.HOSTS describes the columns.
 
     :ivar changes: number of changes of variants, read before the host was
         locked
@@ -33,14 +34,13 @@ class LastReport(typing.NamedTuple):
     changes: int
 
 
-_HOSTS = models.Base.metadata.tables['hosts']
-_LOCKS = models.Base.metadata.tables['locks']
+_HOSTS = tables.HOSTS
 # Made once: SQLAlchemy takes longer to make them than to run them.
 _LOCK = (
     sa.select(
         *(_HOSTS.c[name] for name in LastReport._fields[:-1]),
-        sa.select(_LOCKS.c.value).where(_LOCKS.c.name == 'variants')
-        .scalar_subquery())
+        sa.select(host_db.LOCKS.c.value)
+        .where(host_db.LOCKS.c.name == 'variants').scalar_subquery())
     .where(_HOSTS.c.name == sa.bindparam('host'), _HOSTS.c.deleted == 0)
     .with_for_update())
 _REPEAT = (

@@ -19,8 +19,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
@@ -34,9 +34,9 @@ if typing.TYPE_CHECKING:
 _Type = notification.EventType
 _Row = Mapping[str, typing.Any]
 
-_HOSTS = models.Base.metadata.tables['hosts']
-_GROUPS = models.Base.metadata.tables['host_gpu_groups']
-_VARIANTS = models.Base.metadata.tables['variants']
+_HOSTS = tables.HOSTS
+_GROUPS = tables.GROUPS
+_VARIANTS = tables.VARIANTS
 _NAMES = (
     sa.select(_HOSTS.c.id, _HOSTS.c.name, _GROUPS.c.id, _VARIANTS.c.name)
     .select_from(_HOSTS

@@ -20,8 +20,8 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage
 
 _USAGES = usage.TABLE
@@ -113,22 +113,22 @@ def _delete(session: orm.Session, table: sa.Table,
 
 def _purge_assignments(session: orm.Session, *, before: datetime.datetime,
                        size: int) -> int:
-    later = orm.aliased(models.Assignment)
+    later = tables.ASSIGNMENTS.alias()
     ids = session.scalars(
-        sa.select(models.Assignment.id)
-        .where(models.Assignment.active.is_(None),
-               models.Assignment.ended_at < before,
+        sa.select(tables.ASSIGNMENTS.c.id)
+        .where(tables.ASSIGNMENTS.c.active.is_(None),
+               tables.ASSIGNMENTS.c.ended_at < before,
                sa.or_(usage.IS_USED, _host_knows_end(
-                   models.Host.id == models.Assignment.host_id,
-                   models.Assignment.ended_at)),
+                   tables.HOSTS.c.id == tables.ASSIGNMENTS.c.host_id,
+                   tables.ASSIGNMENTS.c.ended_at)),
                sa.exists().where(
-                   later.device_id == models.Assignment.device_id,
-                   later.id > models.Assignment.id,
-                   sa.or_(later.lease_expires_at.is_(None),
-                          models.Assignment.lease_expires_at.is_not(None))))
-        .order_by(models.Assignment.ended_at).limit(size)).all()
+                   later.c.device_id == tables.ASSIGNMENTS.c.device_id,
+                   later.c.id > tables.ASSIGNMENTS.c.id,
+                   sa.or_(later.c.lease_expires_at.is_(None),
+                          tables.ASSIGNMENTS.c.lease_expires_at.is_not(None))))
+        .order_by(tables.ASSIGNMENTS.c.ended_at).limit(size)).all()
     session.execute(
-        sa.delete(models.Assignment).where(models.Assignment.id.in_(ids))
+        sa.delete(tables.ASSIGNMENTS).where(tables.ASSIGNMENTS.c.id.in_(ids))
         .execution_options(synchronize_session=False))
     return len(ids)
 
@@ -139,10 +139,10 @@ def _purge_usages(session: orm.Session, *, before: datetime.datetime,
     return _delete(
         session, _USAGES, sa.select(_USAGES.c.id)
         .where(_USAGES.c.ended_at < before, _USAGES.c.exported_at.is_not(None),
-               _host_knows_end(models.Host.name == _USAGES.c.host,
+               _host_knows_end(tables.HOSTS.c.name == _USAGES.c.host,
                                _USAGES.c.ended_at),
                ~sa.exists().where(
-                   models.Assignment.uuid == _USAGES.c.assignment_uuid))
+                   tables.ASSIGNMENTS.c.uuid == _USAGES.c.assignment_uuid))
         .order_by(_USAGES.c.ended_at).limit(size))
 
 
@@ -165,8 +165,8 @@ def _host_knows_end(is_host: sa.ColumnElement[bool],
     deleted, or that never began a session, has none.
     """
     return ~sa.exists().where(
-        is_host, models.Host.deleted == 0,
-        models.Host.heard_at < clock.seconds(ended_at))
+        is_host, tables.HOSTS.c.deleted == 0,
+        tables.HOSTS.c.heard_at < clock.seconds(ended_at))
 
 
 def _unexported(db: api.Database, before: datetime.datetime) -> int:

@@ -9,14 +9,14 @@ from gpgpu_plugin.db import event
 from gpgpu_plugin.db import host
 from gpgpu_plugin.db import host_answer
 from gpgpu_plugin.db import ledger
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import request_kind
 from gpgpu_plugin.db import sighting
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage
 
 METADATA = column.METADATA
 
 __all__ = [
     'METADATA', 'caller_key', 'event', 'host', 'host_answer', 'ledger',
-    'models', 'outbox', 'request_kind', 'sighting', 'usage']
+    'outbox', 'request_kind', 'sighting', 'tables', 'usage']

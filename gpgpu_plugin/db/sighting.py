@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
 
@@ -55,9 +55,9 @@ TABLE = sa.Table(
     sa.Index(None, 'dsn'),
     sa.Index(None, 'serial'),
     sqlite_autoincrement=True)
-_DEVICES = models.Base.metadata.tables['devices']
-_HOSTS = models.Base.metadata.tables['hosts']
-_HOLDS = models.Base.metadata.tables['holds']
+_DEVICES = tables.DEVICES
+_HOSTS = tables.HOSTS
+_HOLDS = tables.HOLDS
 
 
 class Sighting(typing.NamedTuple):

@@ -30,9 +30,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.objects import claim as claim_obj
 
 TABLE = sa.Table(
@@ -78,12 +78,12 @@ TABLE = sa.Table(
     sa.Index(None, 'instance_uuid'),
     sa.Index(None, 'exported_at', 'ended_at'))
 
-_ASSIGNMENTS = models.Base.metadata.tables['assignments']
-_HOSTS = models.Base.metadata.tables['hosts']
-_DEVICES = models.Base.metadata.tables['devices']
+_ASSIGNMENTS = tables.ASSIGNMENTS
+_HOSTS = tables.HOSTS
+_DEVICES = tables.DEVICES
 _GPUS = _DEVICES.alias('gpus')
-_GROUPS = models.Base.metadata.tables['host_gpu_groups']
-_VARIANTS = models.Base.metadata.tables['variants']
+_GROUPS = tables.GROUPS
+_VARIANTS = tables.VARIANTS
 _ON_INSTANCE = TABLE.alias('on_instance')
 
 IS_USED = sa.and_(_ASSIGNMENTS.c.lease_expires_at.is_(None),

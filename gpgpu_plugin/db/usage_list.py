@@ -13,13 +13,13 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import page
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage
 from gpgpu_plugin.objects import usage as objects
 
 _TABLE = usage.TABLE
-_ASSIGNMENTS = models.Base.metadata.tables['assignments']
+_ASSIGNMENTS = tables.ASSIGNMENTS
 _SAME = ('project_id', 'user_id', 'instance_uuid', 'role', 'flavor', 'host',
          'device_uuid', 'address', 'serial', 'variant', 'vgpu_type',
          'resource_class')

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import typing
@@ -12,7 +13,7 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
@@ -24,9 +25,10 @@ _IDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
 
 _IS_LOCK = host_db.LOCKS.c.name == 'variants'
 
-COLUMNS = tuple(models.Base.metadata.tables['variants'].c[name]
+COLUMNS = tuple(tables.VARIANTS.c[name]
                 for name in ('name', 'traits', *_IDS))
 """Columns that ``value`` takes, in its order."""
+
 
 
 @functools.lru_cache(maxsize=1000)
@@ -38,37 +40,78 @@ def value(name: str, traits: str, *ids: str | int | None,
         **dict(zip(_IDS, ids, strict=True)))  # type: ignore[arg-type]
 
 
-def to_domain(row: models.Variant) -> rules.Variant:
-    """Return the value of a row."""
-    return value(row.name, row.traits, *(getattr(row, name) for name in _IDS))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VariantRow:
+    """A row as it was read; tables.VARIANTS gives its columns' meaning.
+
+    :ivar value: what operators say of the variant
+    """
+
+    id: int
+    version: int
+    deleting: bool
+    enabled_types: frozenset[str]
+    value: rules.Variant
 
 
-def fill(row: models.Variant, variant: rules.Variant) -> models.Variant:
-    """Write a value into a row, and return the row."""
-    row.name = variant.name
-    row.normalized_name = naming.normalize(variant.name)
-    row.traits = json.dumps(variant.traits)
-    for name in _IDS:
-        setattr(row, name, getattr(variant, name))
-    return row
+_ROWS = sa.select(
+    *(tables.VARIANTS.c[name] for name in (
+        'id', 'version', 'deleting', 'enabled_types')), *COLUMNS)
 
 
-def all(session: orm.Session) -> list[models.Variant]:
+def _rows(session: orm.Session, query: sa.Select[*tuple[typing.Any, ...]],
+          ) -> list[VariantRow]:
+    return [
+        VariantRow(id=id, version=version, deleting=deleting,
+                   enabled_types=frozenset(json.loads(types)),
+                   value=value(*columns))
+        for id, version, deleting, types, *columns in session.execute(query)]
+
+
+def _columns(variant: rules.Variant) -> dict[str, object]:
+    return {'name': variant.name, 'traits': json.dumps(variant.traits),
+            'normalized_name': naming.normalize(variant.name),
+            **{name: getattr(variant, name) for name in _IDS}}
+
+
+def insert(session: orm.Session, variant: rules.Variant,
+           version: int) -> None:
+    """Store a new variant.
+
+    :param version: number of the change
+    """
+    session.execute(sa.insert(tables.VARIANTS).values(
+        version=version, **_columns(variant)))
+
+
+def store(session: orm.Session, row: VariantRow) -> None:
+    """Store how a variant is now."""
+    session.execute(sa.update(tables.VARIANTS).where(
+        tables.VARIANTS.c.id == row.id).values(
+            version=row.version, deleting=row.deleting,
+            enabled_types=json.dumps(sorted(row.enabled_types)),
+            **_columns(row.value)))
+
+
+def all(session: orm.Session) -> list[VariantRow]:
     """Return all variants, by name."""
-    return list(session.scalars(
-        sa.select(models.Variant).order_by(models.Variant.name)))
+    return _rows(session, _ROWS.order_by(tables.VARIANTS.c.name))
 
 
-def get(session: orm.Session, name: str) -> models.Variant:
+def values(session: orm.Session) -> list[rules.Variant]:
+    """Return what operators say of all variants, by name."""
+    return [row.value for row in all(session)]
+
+
+def get(session: orm.Session, name: str) -> VariantRow:
     """Return one variant.
 
     :raises NotFound: no such name
     """
-    row = session.scalar(
-        sa.select(models.Variant).where(models.Variant.name == name))
-    if row is None:
+    found = _rows(session, _ROWS.where(tables.VARIANTS.c.name == name))
+    if not found:
         raise exception.NotFound(kind='variant', name=name)
-    return row
+    return found[0]
 
 
 def doubts(session: orm.Session) -> dict[str, str]:
@@ -77,15 +120,16 @@ def doubts(session: orm.Session) -> dict[str, str]:
     :returns: by name; a variant of which a device has passed it is left out
     """
     passed = session.execute(
-        sa.select(models.Group.variant_id, models.Device.cleaned_steps)
-        .join(models.Device, models.Device.group_id == models.Group.id)
-        .where(models.Device.cleaned_steps.is_not(None)).distinct()).all()
+        sa.select(tables.GROUPS.c.variant_id, tables.DEVICES.c.cleaned_steps)
+        .join(tables.DEVICES, tables.DEVICES.c.group_id == tables.GROUPS.c.id)
+        .where(tables.DEVICES.c.cleaned_steps.is_not(None)).distinct()).all()
     return {
-        row.name: text for row in all(session)
-        if (text := cleaning.doubt(row.cleaning_policy, row.vendor,
-                                   row.device)) is not None
+        row.value.name: text for row in all(session)
+        if (text := cleaning.doubt(
+            row.value.cleaning_policy, row.value.vendor,
+            row.value.device)) is not None
         and not any(variant_id == row.id and cleaning.is_proven(
-            steps, cleaning.steps_of(row.cleaning_policy))
+            steps, cleaning.steps_of(row.value.cleaning_policy))
             for variant_id, steps in passed)}
 
 
@@ -121,7 +165,7 @@ class Change(typing.NamedTuple):
     enabled: bool
 
 
-_CHANGES = models.Base.metadata.tables['variant_changes']
+_CHANGES = tables.VARIANT_CHANGES
 
 
 def add_change(session: orm.Session, change: Change) -> None:
@@ -144,37 +188,37 @@ def prune(session: orm.Session) -> None:
 
     Only those that are to be deleted. The caller has locked the variants.
     """
-    hosts = models.Base.metadata.tables['hosts']
+    hosts = tables.HOSTS.c
     behind = session.scalar(sa.select(
-        sa.func.min(hosts.c.variants_version)).where(hosts.c.deleted == 0))
+        sa.func.min(hosts.variants_version)).where(hosts.deleted == 0))
     session.execute(sa.delete(_CHANGES).where(
         sa.true() if behind is None else _CHANGES.c.version <= behind))
-    variants = models.Base.metadata.tables['variants']
-    groups = models.Base.metadata.tables['host_gpu_groups']
-    gone = list(session.scalars(sa.select(variants.c.id).where(
-        variants.c.deleting,
-        sa.true() if behind is None else variants.c.version <= behind,
-        variants.c.id.not_in(sa.select(groups.c.variant_id)))))
+    variants = tables.VARIANTS.c
+    gone = list(session.scalars(sa.select(variants.id).where(
+        variants.deleting,
+        sa.true() if behind is None else variants.version <= behind,
+        variants.id.not_in(sa.select(tables.GROUPS.c.variant_id)))))
     if gone:
         session.execute(sa.delete(_CHANGES).where(
             _CHANGES.c.variant_id.in_(gone)))
-        session.execute(sa.delete(variants).where(variants.c.id.in_(gone)))
+        session.execute(sa.delete(tables.VARIANTS).where(
+            variants.id.in_(gone)))
 
 
 def is_prunable(session: orm.Session) -> bool:
     """Return whether there is anything that ``prune`` may delete."""
     return session.scalar(sa.union_all(
         sa.select(_CHANGES.c.version),
-        sa.select(models.Variant.id).where(models.Variant.deleting),
+        sa.select(tables.VARIANTS.c.id).where(tables.VARIANTS.c.deleting),
     ).limit(1)) is not None
 
 
-def hosts_pending(session: orm.Session, row: models.Variant) -> int:
+def hosts_pending(session: orm.Session, row: VariantRow) -> int:
     """Return how many live hosts do not have the last change of a variant."""
     return session.scalars(
-        sa.select(sa.func.count()).select_from(models.Host).where(
-            models.Host.deleted == 0,
-            models.Host.variants_version < row.version)).one()
+        sa.select(sa.func.count()).select_from(tables.HOSTS).where(
+            tables.HOSTS.c.deleted == 0,
+            tables.HOSTS.c.variants_version < row.version)).one()
 
 
 def hosts_behind(session: orm.Session) -> list[int]:
@@ -184,25 +228,20 @@ def hosts_behind(session: orm.Session) -> list[int]:
     devices may be free now.
     """
     return list(session.scalars(
-        sa.select(models.Host.id).where(models.Host.deleted == 0, sa.or_(
-            models.Host.variants_version < sa.select(
+        sa.select(tables.HOSTS.c.id).where(tables.HOSTS.c.deleted == 0, sa.or_(
+            tables.HOSTS.c.variants_version < sa.select(
                 host_db.LOCKS.c.value).where(_IS_LOCK).scalar_subquery(),
-            models.Host.id.in_(
-                sa.select(models.Group.host_id)
-                .join(models.Variant,
-                      models.Variant.id == models.Group.variant_id)
-                .where(models.Variant.deleting))))
-        .order_by(models.Host.id)))
+            tables.HOSTS.c.id.in_(
+                sa.select(tables.GROUPS.c.host_id)
+                .join(tables.VARIANTS,
+                      tables.VARIANTS.c.id == tables.GROUPS.c.variant_id)
+                .where(tables.VARIANTS.c.deleting))))
+        .order_by(tables.HOSTS.c.id)))
 
 
 def has_class(session: orm.Session, resource_class: str) -> bool:
     """Return whether some variant has the resource class."""
     return session.scalar(
-        sa.select(models.Variant.id)
-        .where(models.Variant.resource_class == resource_class)
+        sa.select(tables.VARIANTS.c.id)
+        .where(tables.VARIANTS.c.resource_class == resource_class)
         .limit(1)) is not None
-
-
-def enabled_types(row: models.Variant) -> set[str]:
-    """Return the types that new groups offer, ``passthrough`` among them."""
-    return set(json.loads(row.enabled_types))

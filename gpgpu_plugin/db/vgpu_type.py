@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 
-_TABLE = models.Base.metadata.tables['vgpu_types']
+_TABLE = tables.TYPES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUTypeRow:
-    """A row as it was read; models.VGPUType gives its columns' meaning.
+    """A row as it was read; tables.TYPES gives its columns' meaning.
 
     :ivar id: 0: it is not stored yet
     """
@@ -83,11 +83,12 @@ def listed(session: orm.Session) -> list[tuple[str, str]]:
     :returns: name of the variant and of the type, each pair once
     """
     return [(variant, vgpu_type) for variant, vgpu_type in session.execute(
-        sa.select(models.Variant.name, models.VGPUType.vgpu_type)
-        .join(models.Group, models.Group.variant_id == models.Variant.id)
-        .join(models.VGPUType,
-              models.VGPUType.gpu_group_id == models.Group.id)
-        .where(models.VGPUType.listed).distinct())]
+        sa.select(tables.VARIANTS.c.name, tables.TYPES.c.vgpu_type)
+        .join(tables.GROUPS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .join(tables.TYPES,
+              tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+        .where(tables.TYPES.c.listed).distinct())]
 
 
 def remaining(session: orm.Session, variants: Collection[str],
@@ -99,15 +100,17 @@ def remaining(session: orm.Session, variants: Collection[str],
     """
     return {(variant, vgpu_type): int(count) for variant, vgpu_type, count
             in session.execute(
-        sa.select(models.Variant.name, models.VGPUType.vgpu_type,
-                  sa.func.sum(models.VGPUType.remaining_capacity))
-        .join(models.Group, models.Group.variant_id == models.Variant.id)
-        .join(models.Host, models.Host.id == models.Group.host_id)
-        .join(models.VGPUType,
-              models.VGPUType.gpu_group_id == models.Group.id)
-        .where(models.Host.deleted == 0, models.Variant.name.in_(variants),
-               models.VGPUType.enabled, models.Host.name.not_in(closed))
-        .group_by(models.Variant.name, models.VGPUType.vgpu_type))}
+        sa.select(tables.VARIANTS.c.name, tables.TYPES.c.vgpu_type,
+                  sa.func.sum(tables.TYPES.c.remaining_capacity))
+        .join(tables.GROUPS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .join(tables.HOSTS, tables.HOSTS.c.id == tables.GROUPS.c.host_id)
+        .join(tables.TYPES,
+              tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+        .where(tables.HOSTS.c.deleted == 0,
+               tables.VARIANTS.c.name.in_(variants),
+               tables.TYPES.c.enabled, tables.HOSTS.c.name.not_in(closed))
+        .group_by(tables.VARIANTS.c.name, tables.TYPES.c.vgpu_type))}
 
 
 def of_variant(session: orm.Session, variant_id: int,
@@ -116,13 +119,13 @@ def of_variant(session: orm.Session, variant_id: int,
 
     :param host: name of the only live host
     """
-    query = (sa.select(models.VGPUType.vgpu_type).distinct()
-             .join(models.Group,
-                   models.VGPUType.gpu_group_id == models.Group.id)
-             .where(models.Group.variant_id == variant_id))
+    query = (sa.select(tables.TYPES.c.vgpu_type).distinct()
+             .join(tables.GROUPS,
+                   tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+             .where(tables.GROUPS.c.variant_id == variant_id))
     if host is not None:
         query = query.join(
-            models.Host, models.Group.host_id == models.Host.id).where(
-                models.Host.name == host, models.Host.deleted == 0)
+            tables.HOSTS, tables.GROUPS.c.host_id == tables.HOSTS.c.id).where(
+                tables.HOSTS.c.name == host, tables.HOSTS.c.deleted == 0)
     # Not by the database, which may order by a language.
     return sorted(session.scalars(query))

@@ -29,8 +29,8 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import purge
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -153,9 +153,9 @@ class LateCommit(base.ConductorTestCase):
         long_ago = 2 * scheduler_feed.WINDOW
         with self.db.writer() as session:
             rows.mark_changed(session, 'h1')
-            session.execute(sa.update(models.Host).where(
-                models.Host.name == 'h1').values(
-                    changed_at=models.Host.changed_at - long_ago))
+            session.execute(sa.update(tables.HOSTS).where(
+                tables.HOSTS.c.name == 'h1').values(
+                    changed_at=tables.HOSTS.c.changed_at - long_ago))
         self.assertEqual(first, self.seen())
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.scheduler_filters.scheduler_view.READ_AGAIN', 0))
@@ -172,8 +172,8 @@ class LateCommit(base.ConductorTestCase):
             [known] = [version for version in host_db.changed_since(
                 session, 0) if version.id == host_db.get(session, 'h1').id]
             self.assertEqual(known.changed_at, session.scalar(
-                sa.select(models.Host.changed_at).where(
-                    models.Host.changed_at == known.changed_at)))
+                sa.select(tables.HOSTS.c.changed_at).where(
+                    tables.HOSTS.c.changed_at == known.changed_at)))
 
 
 class BusyHost(base.ConductorTestCase):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import usage_audit
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import audit
 from tests.fixtures import clocks
@@ -124,7 +124,7 @@ class ConcurrentCase(base.ConductorTestCase):
         self.db.write(lambda session: usage_db.end(
             session, uuids, datetime.datetime(2026, 11, 24, 12, 40)))
         with self.db.reader() as session:
-            host_id = session.scalars(sa.select(models.Host.id)).one()
+            host_id = session.scalars(sa.select(tables.HOSTS.c.id)).one()
 
         def work(number):
             if number == 0:

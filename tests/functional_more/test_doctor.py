@@ -22,7 +22,7 @@ from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import caller_key as caller_key_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
@@ -314,15 +314,15 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
     # -- drifts of the database, Placement and Nova -------------------------
 
     def _database(self) -> None:
-        device, usage = models.Device, usage_db.TABLE
-        types = models.VGPUType
+        device, usage = tables.DEVICES, usage_db.TABLE
+        types = tables.TYPES
         assigned = self.assignment(self.whole)
 
         def set_state(address: str, state: str) -> None:
             self.sql(sa.update(device).where(
-                device.address == address).values(state=state))
+                device.c.address == address).values(state=state))
         self.check('capacity_wrong', lambda: self.sql(
-            sa.update(types).where(types.vgpu_type == 'T4-4Q')
+            sa.update(types).where(types.c.vgpu_type == 'T4-4Q')
             .values(remaining_capacity=99)), fixed=True)
         self.check('usage_without_assignment', lambda: self.sql(
             sa.insert(usage).values(
@@ -449,7 +449,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.assertEqual({'placement_not_examined': 'found',
                           'nova_not_examined': 'found'}, found.outcomes())
         self.assertEqual(doctor.NOT_EXAMINED, found.code)
-        self.sql(sa.insert(models.Host).values(
+        self.sql(sa.insert(tables.HOSTS).values(
             name='gone', node='gone', node_uuid=str(uuid.uuid4()),
             session_began_at=clocks.now(), plugin_version='1', heard_at=0))
         self.made.append('host_without_service')
@@ -461,17 +461,17 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.assertEqual({'host_without_service': 'left',
                           'host_not_examined': 'left'},
                          found.outcomes('gone'))
-        self.sql(sa.delete(models.Host).where(models.Host.name == 'gone'))
+        self.sql(sa.delete(tables.HOSTS).where(tables.HOSTS.c.name == 'gone'))
 
     def _irreversible(self) -> None:
         """Make drifts that nothing undoes."""
         assigned = self.assignment(self.whole)
         free = self.free()
-        self.sql(sa.insert(models.Hold).from_select(
+        self.sql(sa.insert(tables.HOLDS).from_select(
             ['device_id', 'kind', 'reason', 'since'],
-            sa.select(models.Device.id, sa.literal('failed'),
+            sa.select(tables.DEVICES.c.id, sa.literal('failed'),
                       sa.literal('made'), sa.literal(clocks.now())).where(
-                models.Device.address == free['address'])))
+                tables.DEVICES.c.address == free['address'])))
         self.unplug('gpu1', assigned.address)
         self._assign_twice(assigned.uuid)
         found = self.doctor('--host', 'gpu1').outcomes()
@@ -489,7 +489,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
 
     def _assign_twice(self, assignment: str) -> None:
         """Lose the unique keys, as a database without constraints has."""
-        table = models.Assignment.__table__
+        table = tables.ASSIGNMENTS
         columns = ', '.join(column.name for column in table.columns)
         for text in (
                 'CREATE TABLE copy AS SELECT * FROM assignments',

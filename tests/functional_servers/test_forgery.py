@@ -20,8 +20,8 @@ import sqlalchemy as sa
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import service
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import schema
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -253,15 +253,12 @@ class ForgeryTest(base.ConductorTestCase):
 
     def rows_of_h1(self):
         with self.db.reader() as session:
-            host_id = session.scalar(sa.select(models.Host.id).where(
-                models.Host.name == 'h1'))
-            tables = {
-                table: table.c[column] for table, column in (
-                    (models.Device.__table__, 'host_id'),
-                    (models.Assignment.__table__, 'host_id'))}
-            return [str(row) for table, column in tables.items()
+            host_id = session.scalar(sa.select(tables.HOSTS.c.id).where(
+                tables.HOSTS.c.name == 'h1'))
+            return [str(row)
+                    for table in (tables.DEVICES, tables.ASSIGNMENTS)
                     for row in session.execute(
-                        sa.select(table).where(column == host_id)
+                        sa.select(table).where(table.c.host_id == host_id)
                         .order_by(table.c.id)).all()]
 
     # -- the tests ----------------------------------------------------------

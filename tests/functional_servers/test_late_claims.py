@@ -18,7 +18,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -172,7 +172,7 @@ class LateClaimsMixin:
             self.conf.gpgpu.session_timeout)
         self.tracker.run_once()
         with self.db.writer() as session:
-            session.execute(sa.update(models.Assignment).values(
+            session.execute(sa.update(tables.ASSIGNMENTS).values(
                 lease_expires_at=0))
         self.assertEqual(['h1'], watch.run_once())
         self.assertTrue(self.asked.wait(patience.LONG))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.storm import ground_truth
@@ -25,43 +25,45 @@ def assigned(db: api.Database) -> Users:
     with db.reader() as session:
         return {(host, stable_id): instance for host, stable_id, instance in
                 session.execute(
-                    sa.select(models.Host.name, models.Device.stable_id,
-                              models.Assignment.instance_uuid)
-                    .join(models.Device,
-                          models.Assignment.device_id == models.Device.id)
-                    .join(models.Host,
-                          models.Device.host_id == models.Host.id)
-                    .where(models.Assignment.active == 1))}
+                    sa.select(tables.HOSTS.c.name, tables.DEVICES.c.stable_id,
+                              tables.ASSIGNMENTS.c.instance_uuid)
+                    .join(tables.DEVICES,
+                          tables.ASSIGNMENTS.c.device_id
+                          == tables.DEVICES.c.id)
+                    .join(tables.HOSTS,
+                          tables.DEVICES.c.host_id == tables.HOSTS.c.id)
+                    .where(tables.ASSIGNMENTS.c.active == 1))}
 
 
 def destinations(db: api.Database) -> list[str]:
     """Return the UUIDs of assignments of moves that are not decided."""
     with db.reader() as session:
         return list(session.scalars(
-            sa.select(models.Assignment.uuid).where(
-                models.Assignment.active == 1,
-                models.Assignment.role == claim_obj.ClaimRole.DESTINATION)))
+            sa.select(tables.ASSIGNMENTS.c.uuid).where(
+                tables.ASSIGNMENTS.c.active == 1,
+                tables.ASSIGNMENTS.c.role == claim_obj.ClaimRole.DESTINATION)))
 
 
 def states(db: api.Database) -> collections.Counter[str]:
     """Return how many GPUs are in each state."""
     with db.reader() as session:
         return collections.Counter(dict(session.execute(
-            sa.select(models.Device.state, sa.func.count())
-            .where(models.Device.group_id.is_not(None))
-            .group_by(models.Device.state)).tuples().all()))
+            sa.select(tables.DEVICES.c.state, sa.func.count())
+            .where(tables.DEVICES.c.group_id.is_not(None))
+            .group_by(tables.DEVICES.c.state)).tuples().all()))
 
 
 def unavailable(db: api.Database) -> list[tuple[str, str, str, str]]:
     """Return UUID, host, address and state of GPUs that are not available."""
     with db.reader() as session:
         return [tuple(row) for row in session.execute(
-            sa.select(models.Device.uuid, models.Host.name,
-                      models.Device.address, models.Device.state)
-            .join(models.Host, models.Device.host_id == models.Host.id)
-            .where(models.Device.group_id.is_not(None),
-                   models.Device.state != device_rules.DeviceState.AVAILABLE)
-            .order_by(models.Host.name, models.Device.address))]
+            sa.select(tables.DEVICES.c.uuid, tables.HOSTS.c.name,
+                      tables.DEVICES.c.address, tables.DEVICES.c.state)
+            .join(tables.HOSTS, tables.DEVICES.c.host_id == tables.HOSTS.c.id)
+            .where(tables.DEVICES.c.group_id.is_not(None),
+                   tables.DEVICES.c.state
+                   != device_rules.DeviceState.AVAILABLE)
+            .order_by(tables.HOSTS.c.name, tables.DEVICES.c.address))]
 
 
 def used(settings: Iterable[host_mod.Setting]) -> Users:

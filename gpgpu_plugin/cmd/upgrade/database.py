@@ -94,8 +94,8 @@ def policies(session: orm.Session) -> result.Result:
     """Check that GPUs can pass the cleaning policy of their variant."""
     counts, doubts = (device_db.count_by_variant(session),
                       variant_db.doubts(session))
-    found = [row.name for row in variant_db.all(session)
-             if row.id in counts and row.name in doubts]
+    found = [row.value.name for row in variant_db.all(session)
+             if row.id in counts and row.value.name in doubts]
     return result.warning(
         f'GPUs of {result.names(found)} may wait for another cleaning policy '
         f'before their first instance: "gpgpu-manage variant show" says why, '

@@ -165,14 +165,15 @@ def _set_everywhere(session: orm.Session, variant: str,
     """Set the policy of a variant; no group keeps one of its own."""
     row_version = variant_db.lock(session)
     row = variant_db.get(session, variant)
-    if allocation_policy is not None:
-        row.allocation_policy = allocation_policy
-    row.version = row_version
+    policy = allocation_policy or row.value.allocation_policy
+    variant_db.store(session, dataclasses.replace(
+        row, version=row_version, value=dataclasses.replace(
+            row.value, allocation_policy=policy)))
     variant_db.add_change(session, variant_db.Change(
         version=row_version, variant_id=row.id, vgpu_type=None,
         enabled=False))
     event_db.add(session, 'group_set', detail=(
-        f'{variant} on all hosts: allocation policy {row.allocation_policy}, '
+        f'{variant} on all hosts: allocation policy {policy}, '
         f'of the variant'))
     caller.check_wanted()
 
@@ -186,7 +187,7 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
     # Schedulers predict by it what a claim takes.
     group = dataclasses.replace(
         group, own_policy=allocation_policy is not None,
-        allocation_policy=allocation_policy or row.allocation_policy)
+        allocation_policy=allocation_policy or row.value.allocation_policy)
     settle.settle(session, before, _with(rows, group))
     event_db.add(session, 'group_set', host_name, detail=(
         f'{variant}: allocation policy {group.allocation_policy}, of the '

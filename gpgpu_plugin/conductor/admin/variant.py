@@ -21,29 +21,28 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
 
 
-def _infos(session: orm.Session,
-           rows: list[models.Variant]) -> tuple[objects.VariantInfo, ...]:
+def _infos(session: orm.Session, rows: Sequence[variant_db.VariantRow],
+           ) -> tuple[objects.VariantInfo, ...]:
     counts = device_db.count_by_variant(session)
     doubts = variant_db.doubts(session)
     return tuple(
-        _info(row, counts.get(row.id, 0), doubts.get(row.name),
+        _info(row, counts.get(row.id, 0), doubts.get(row.value.name),
               variant_db.hosts_pending(session, row)) for row in rows)
 
 
-def _info(row: models.Variant, devices: int, doubt: str | None,
+def _info(row: variant_db.VariantRow, devices: int, doubt: str | None,
           pending: int) -> objects.VariantInfo:
     status = (rules.Status.DELETING if row.deleting
               else rules.Status.APPLYING if pending else rules.Status.READY)
     return objects.VariantInfo(
         devices=devices, status=str(status), reason=doubt,
         hosts_pending=pending,
-        **dataclasses.asdict(variant_db.to_domain(row)))
+        **dataclasses.asdict(row.value))
 
 
 def list_all(db: api.Database) -> tuple[objects.VariantInfo, ...]:
@@ -69,9 +68,8 @@ def create(db: api.Database, view: objects.VariantInfo,
 
     def work(session: orm.Session) -> None:
         version = variant_db.lock(session)
-        rules.check_beside(value, _others(session))
-        session.add(variant_db.fill(
-            models.Variant(version=version, deleting=False), value))
+        rules.check_beside(value, variant_db.values(session))
+        variant_db.insert(session, value, version)
         event_db.add(session, 'variant_create', detail=json.dumps(
             dataclasses.asdict(value)))
         caller.check_wanted()
@@ -87,7 +85,7 @@ def preview(db: api.Database, views: Sequence[objects.VariantInfo],
     values = [rules.check(view.without_devices()) for view in views]
     after = 0 if marker is None else pages.number(marker, 'a host')
     with db.reader() as session:
-        others = _others(session)
+        others = variant_db.values(session)
         for value in values:
             rules.check_beside(value, others)
         return variant_preview.page(
@@ -103,20 +101,20 @@ def set_(db: api.Database, view: objects.VariantInfo,
     def work(session: orm.Session) -> None:
         version = variant_db.lock(session)
         row = _settable(session, value.name)
-        before = variant_db.to_domain(row)
-        if read is not None and read.without_devices() != before:
+        if read is not None and read.without_devices() != row.value:
             raise exception.Conflict(
-                kind='variant', name=row.name,
+                kind='variant', name=value.name,
                 reason='somebody else changed it at the same time; nothing '
                        'was changed now; try again')
-        changed = rules.changed(before, value)
+        changed = rules.changed(row.value, value)
         identity = [name for name in changed if name in rules.IDENTITY]
         if identity:
             _check_unused(session, row, identity)
         rules.check_beside(value, [
-            other for other in _others(session)
+            other for other in variant_db.values(session)
             if other.name != value.name])
-        variant_db.fill(row, value).version = version
+        variant_db.store(session, dataclasses.replace(
+            row, value=value, version=version))
         event_db.add(session, 'variant_set', detail=json.dumps(
             dataclasses.asdict(value)))
         caller.check_wanted()
@@ -133,13 +131,14 @@ def delete(db: api.Database, name: str,
         row = _settable(session, name)
         _check_unused(session, row)
         event_db.add(session, 'variant_delete', detail=name)
-        row.deleting, row.version = True, version
+        variant_db.store(session, dataclasses.replace(
+            row, deleting=True, version=version))
         caller.check_wanted()
     db.write(work)
     variant_sweep.run(db, caller)
 
 
-def _settable(session: orm.Session, name: str) -> models.Variant:
+def _settable(session: orm.Session, name: str) -> variant_db.VariantRow:
     """Return a variant that can be changed.
 
     :raises NotFound: no such name
@@ -155,12 +154,7 @@ def _settable(session: orm.Session, name: str) -> models.Variant:
     return row
 
 
-def _others(session: orm.Session) -> list[rules.Variant]:
-    """Return what a variant must not conflict with."""
-    return list(map(variant_db.to_domain, variant_db.all(session)))
-
-
-def _check_unused(session: orm.Session, row: models.Variant,
+def _check_unused(session: orm.Session, row: variant_db.VariantRow,
                   fields: Sequence[str] = ()) -> None:
     """Refuse to delete a variant in use, or to change what it is.
 
@@ -174,8 +168,8 @@ def _check_unused(session: orm.Session, row: models.Variant,
     why = (f'{names} cannot change meanwhile, all other fields can'
            if fields else 'it cannot be deleted meanwhile')
     raise exception.Conflict(
-        kind='variant', name=row.name,
+        kind='variant', name=row.value.name,
         reason=f'instance {instance} has a device of this variant, so that '
-               f'{why}; "gpgpu-manage device list --variant {row.name} '
+               f'{why}; "gpgpu-manage device list --variant {row.value.name} '
                f'--state assigned" lists such instances: delete them or '
                f'resize them to another flavor, and try again')

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Sequence
 
 from sqlalchemy import orm
@@ -24,7 +23,6 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import naming
@@ -122,10 +120,10 @@ def _set_everywhere(session: orm.Session, variant: str, vgpu_type: str, *,
     """Enable or disable a type on all hosts, and on those that come later."""
     version = variant_db.lock(session)
     row = _settable(session, variant, vgpu_type, None, enabled=enabled)
-    names = variant_db.enabled_types(row) - {vgpu_type}
-    row.enabled_types = json.dumps(
-        sorted(names | {vgpu_type} if enabled else names))
-    row.version = version
+    others = row.enabled_types - {vgpu_type}
+    variant_db.store(session, dataclasses.replace(
+        row, version=version,
+        enabled_types=others | {vgpu_type} if enabled else others))
     variant_db.add_change(session, variant_db.Change(
         version=version, variant_id=row.id, vgpu_type=vgpu_type,
         enabled=enabled))
@@ -155,7 +153,7 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
 
 
 def _settable(session: orm.Session, variant: str, vgpu_type: str,
-              host: str | None, *, enabled: bool) -> models.Variant:
+              host: str | None, *, enabled: bool) -> variant_db.VariantRow:
     """Return the variant if its type can be enabled or disabled.
 
     :raises NotFound: no GPU of the variant (on the host) has such a type
@@ -180,7 +178,7 @@ def _record(session: orm.Session, variant: str, vgpu_type: str,
                  detail=f'{vgpu_type} of {variant}')
 
 
-def _check_class(session: orm.Session, row: models.Variant,
+def _check_class(session: orm.Session, row: variant_db.VariantRow,
                  vgpu_type: str) -> None:
     """Refuse a type whose resource class belongs to something else.
 
@@ -188,18 +186,18 @@ def _check_class(session: orm.Session, row: models.Variant,
     """
     if vgpu_type == naming.PASSTHROUGH:
         return
-    wanted = naming.resource_class(row.name, vgpu_type)
+    wanted = naming.resource_class(row.value.name, vgpu_type)
     owners = {
         naming.resource_class(name, other): f'type {other} of {name}'
         # What is being enabled on all hosts may not be listed on one yet.
         for name, other in (*vgpu_type_db.listed(session), *(
-            (variant.name, name) for variant in variant_db.all(session)
-            for name in variant_db.enabled_types(variant)))
+            (variant.value.name, name) for variant in variant_db.all(session)
+            for name in variant.enabled_types))
         if other != naming.PASSTHROUGH
-        and (name, other) != (row.name, vgpu_type)}
+        and (name, other) != (row.value.name, vgpu_type)}
     owners |= {variant.resource_class: f'variant {variant.name}'
-               for variant in variant_db.all(session)}
+               for variant in variant_db.values(session)}
     if wanted in owners:
         raise exception.Conflict(
-            kind='vGPU type', name=f'{vgpu_type} of {row.name}',
+            kind='vGPU type', name=f'{vgpu_type} of {row.value.name}',
             reason=f'{owners[wanted]} has the resource class {wanted} already')

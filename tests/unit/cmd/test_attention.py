@@ -15,7 +15,7 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin.cmd import attention as command
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import attention
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.rpc import ping
@@ -77,14 +77,14 @@ class StatusTest(base.CommandTestCase):
 
     def set_device(self, address, **values):
         with self.conductor.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.address == address).values(**values))
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.address == address).values(**values))
 
     def hold(self, address, kind):
         with self.conductor.db.writer() as session:
             rows.hold(session, session.scalar(
-                sa.select(models.Device.id).where(
-                    models.Device.address == address)), kind, 'it failed')
+                sa.select(tables.DEVICES.c.id).where(
+                    tables.DEVICES.c.address == address)), kind, 'it failed')
 
     def test_every_next_command_can_be_run(self):
         for cause, (_, words) in attention.RULES.items():

@@ -11,8 +11,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.db import models
-from gpgpu_plugin.db import schema
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import naming
@@ -92,14 +91,14 @@ class ExitCodeTest(DoctorCase):
             self.check(0, {}))
 
     def test_failed_gpus_are_counted_beside_the_answer(self):
-        self.sql(sa.update(models.Device).where(
-            models.Device.id == 1).values(health='failed'))
+        self.sql(sa.update(tables.DEVICES).where(
+            tables.DEVICES.c.id == 1).values(health='failed'))
         self.assertEqual(
             'gpgpu-manage: 1 host examined: consistent; 1 GPU failed, see '
             '"gpgpu-manage device list --faulty"\n', self.check(0, {}))
 
     def test_value_that_cannot_be_read_is_a_row(self):
-        self.sql(sa.update(models.Group).values(allocation_policy='bad'))
+        self.sql(sa.update(tables.GROUPS).values(allocation_policy='bad'))
         _, rows, _ = self.doctor()
         self.assertIn('rows_unreadable', [row['Drift'] for row in rows])
 
@@ -288,7 +287,7 @@ class RepairTest(DoctorCase):
 
     def wrong_capacities(self, value):
         with self.conductor.db.engine.begin() as connection:
-            connection.execute(sa.update(models.VGPUType).values(
+            connection.execute(sa.update(tables.TYPES).values(
                 remaining_capacity=value))
 
     def failing(self, error):
@@ -357,7 +356,7 @@ class ThousandHostsTest(DoctorCase):
         nodes = {f'n{number:04}': str(uuid.uuid4())
                  for number in range(self.HOSTS)}
         with self.conductor.db.engine.begin() as connection:
-            connection.execute(sa.insert(models.Host), [
+            connection.execute(sa.insert(tables.HOSTS), [
                 {'name': name, 'node': name, 'node_uuid': node, 'heard_at': 0,
                  'plugin_version': '1', 'session_began_at': clocks.now()}
                 for name, node in nodes.items()])
@@ -367,27 +366,26 @@ class ThousandHostsTest(DoctorCase):
 
     def _add_groups(self, connection, nodes):
         """Give each host a group like that of h1, with its eight devices."""
-        tables = schema.METADATA.tables
         ids = dict(connection.execute(sa.select(
-            tables['hosts'].c.name, tables['hosts'].c.id)).tuples().all())
+            tables.HOSTS.c.name, tables.HOSTS.c.id)).tuples().all())
 
-        def rows(name):
+        def rows(table):
             return [{key: value for key, value in row.items() if key != 'id'}
                     for row in connection.execute(
-                        sa.select(tables[name])).mappings()]
-        [group] = rows('host_gpu_groups')
-        types, devices = rows('vgpu_types'), rows('devices')
-        connection.execute(sa.insert(tables['host_gpu_groups']), [
+                        sa.select(table)).mappings()]
+        [group] = rows(tables.GROUPS)
+        types, devices = rows(tables.TYPES), rows(tables.DEVICES)
+        connection.execute(sa.insert(tables.GROUPS), [
             {**group, 'host_id': ids[name],
              'provider_uuid': naming.provider_uuid(node, 'H100')}
             for name, node in nodes.items()])
         groups = dict(connection.execute(sa.select(
-            tables['host_gpu_groups'].c.host_id,
-            tables['host_gpu_groups'].c.id)).tuples().all())
-        connection.execute(sa.insert(tables['vgpu_types']), [
+            tables.GROUPS.c.host_id,
+            tables.GROUPS.c.id)).tuples().all())
+        connection.execute(sa.insert(tables.TYPES), [
             {**row, 'gpu_group_id': groups[ids[name]]}
             for name in nodes for row in types])
-        connection.execute(sa.insert(tables['devices']), [
+        connection.execute(sa.insert(tables.DEVICES), [
             {**row, 'host_id': ids[name], 'group_id': groups[ids[name]],
              'uuid': str(uuid.uuid4())}
             for name in nodes for row in devices])

@@ -13,7 +13,7 @@ from gpgpu_plugin import version
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import machine as rules
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -86,8 +86,8 @@ class HostTest(base.CommandTestCase):
 
     def test_drain_counts_quarantined_devices_separately(self):
         with self.conductor.db.writer() as session:
-            device_id = session.scalar(sa.select(models.Device.id).where(
-                models.Device.address == '0000:00:00.0'))
+            device_id = session.scalar(sa.select(tables.DEVICES.c.id).where(
+                tables.DEVICES.c.address == '0000:00:00.0'))
             rows.hold(session, device_id, hold.HoldKind.FAILED, 'it failed')
         self.assertIn(
             'none waits for cleaning; 1 device quarantined, see '

@@ -132,9 +132,9 @@ class KeyTest(base.BaseTestCase):
     def test_keys_of_all_hosts_are_made(self):
         self.done('key', 'init')
         db = api.Database(self.conf())
-        db.write(lambda session: session.add_all(
-            db_base.host(name, deleted=deleted)
-            for name, deleted in (('h1', 0), ('h2', 0), ('h3', 3))))
+        with db.writer() as session:
+            for name, deleted in (('h1', 0), ('h2', 0), ('h3', 3)):
+                db_base.host(name, deleted=deleted).insert(session)
         new = self.folder / 'new'
         self.done('key', 'create', 'host', '--all', '--dir', str(new))
         self.assertEqual({'h1.key', 'h2.key'}, set(os.listdir(new)))

@@ -176,7 +176,7 @@ class WhatIfDrainTest(base.CommandTestCase):
     def test_server_that_named_its_devices_cannot_move(self):
         with self.conductor.db.writer() as session:
             session.execute(conductor_base.sa.update(
-                conductor_base.models.Assignment).values(exact=True))
+                conductor_base.tables.ASSIGNMENTS).values(exact=True))
         self.assertEqual('exact_devices', self.rows()[0][2])
         self.assertEqual(1, self.code)
 

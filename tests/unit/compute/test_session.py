@@ -16,10 +16,10 @@ from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import caller_key
-from gpgpu_plugin.db import models
-from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import orphans
+from tests.fixtures import rows
 from tests.unit.compute import base
 
 
@@ -50,12 +50,7 @@ class SessionCase(base.ComputeTestCase):
     def forget(self, uuids):
         """Bring the database back to before claims."""
         with self.conductor.db.writer() as session:
-            for row in session.scalars(sa.select(models.Assignment).where(
-                    models.Assignment.uuid.in_(uuids))):
-                row.device.state = 'available'
-                session.delete(row)
-            session.execute(sa.delete(usage_db.TABLE).where(
-                usage_db.TABLE.c.assignment_uuid.in_(uuids)))
+            rows.forget(session, uuids)
 
 
 class SecondComputeTest(SessionCase):
@@ -205,8 +200,8 @@ class RestoreTest(SessionCase):
         uuids = self.boot(2, 'i1')
         self.forget(uuids)
         with self.conductor.db.writer() as session:
-            for kind in (models.Assignment, models.Device, models.VGPUType,
-                         models.Group, models.Host):
+            for kind in (tables.ASSIGNMENTS, tables.DEVICES, tables.TYPES,
+                         tables.GROUPS, tables.HOSTS):
                 session.execute(sa.delete(kind))
         self.seconds += 450
         self.tracker.run_once()

@@ -16,7 +16,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
@@ -124,15 +124,15 @@ class ConductorTestCase(base.BaseTestCase):
         """
         hosts.begin(self.db, 'h1', NODE)
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).values(
+            session.execute(sa.update(tables.HOSTS).values(
                 changed_at=time.time(), heard_at=time.time()))
 
     def age(self, seconds):
         """Let time pass for leases, and for hosts that do not call."""
         with self.db.writer() as session:
-            for column in (models.Host.heard_at,
-                           models.Assignment.lease_expires_at):
-                session.execute(sa.update(column.class_).values(
+            for column in (tables.HOSTS.c.heard_at,
+                           tables.ASSIGNMENTS.c.lease_expires_at):
+                session.execute(sa.update(column.table).values(
                     {column: column - seconds}))
 
     @property

@@ -18,8 +18,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import models
-from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -27,6 +26,7 @@ from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -56,12 +56,7 @@ class AdoptionMixin:
     def forget(self, claim):
         """Bring the database back to before a claim."""
         with self.db.writer() as session:
-            for row in session.query(models.Assignment).filter(
-                    models.Assignment.uuid.in_(base.uuids(claim))):
-                row.device.state = 'available'
-                session.delete(row)
-            session.execute(sa.delete(usage_db.TABLE).where(
-                usage_db.TABLE.c.assignment_uuid.in_(base.uuids(claim))))
+            rows.forget(session, base.uuids(claim))
 
 
 class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
@@ -209,9 +204,11 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         after = self.boot(8, 'i2')
         self.forget(after)
         with self.db.writer() as session:
-            for row in session.query(models.Assignment):
-                row.active, row.ended_at = 1, None
-                row.device.state = 'assigned'
+            session.execute(sa.update(tables.ASSIGNMENTS).values(
+                active=1, ended_at=None))
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.id.in_(sa.select(
+                    tables.ASSIGNMENTS.c.device_id))).values(state='assigned'))
         self.assertEqual({'i1'}, set(self.users().values()))
         self.restored(self.book(after))
         self.assertEqual({'i2'}, set(self.users().values()))

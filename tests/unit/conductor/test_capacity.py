@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of mapping rows to values, in a constant number of statements."""
 
+import dataclasses
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import claims
@@ -9,9 +11,9 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain.vgpu import capability
 from tests.fixtures import cleaned
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -38,11 +40,14 @@ class LoadTest(vgpu_base.VGPUTestCase):
             assigned.uuid for assigned in value.assignments])
 
     def test_steps_of_a_vf_depend_on_whether_it_makes_mdevs(self):
+        with self.db.reader() as session:
+            gpu = rows.of_host(session, 'h1').devices[0]
         for mechanism, expected in (
                 (capability.VGPUMechanism.MDEV, ('host-driver',)),
                 (None, ('host-driver', 'reset', 'settings'))):
-            vf = models.Device(
-                stable_id='/devices/x/vf0', cleaned_steps='host-driver',
+            vf = dataclasses.replace(
+                gpu, stable_id='/devices/x/vf0',
+                cleaned_steps='host-driver',
                 vgpu_capability=mechanism and device_db.dump(
                     capability.VGPUCapability(mechanism=mechanism, types=())))
             self.assertEqual(

@@ -15,7 +15,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from tests.unit.conductor import base
@@ -170,8 +170,8 @@ class ClaimTest(base.ConductorTestCase):
         self.claim(3)
         with self.db.reader() as session:
             self.assertEqual([0, 1, 2], session.scalars(sa.select(
-                models.Assignment.ordinal).order_by(
-                    models.Assignment.id)).all())
+                tables.ASSIGNMENTS.c.ordinal).order_by(
+                    tables.ASSIGNMENTS.c.id)).all())
 
     def test_unbacked_units_vanish_from_placement(self):
         granted = self.claim(2, allocated=1)

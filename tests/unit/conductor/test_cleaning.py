@@ -16,7 +16,7 @@ from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.objects import admin
@@ -50,8 +50,8 @@ class CleaningCase(base.ConductorTestCase):
 
     def row(self, task):
         with self.db.reader() as session:
-            return session.scalars(sa.select(models.Device).where(
-                models.Device.uuid == task.device_uuid)).one()
+            return session.execute(sa.select(tables.DEVICES).where(
+                tables.DEVICES.c.uuid == task.device_uuid)).one()
 
     def kinds(self):
         with self.db.reader() as session:
@@ -60,7 +60,7 @@ class CleaningCase(base.ConductorTestCase):
 
     def generation(self):
         with self.db.reader() as session:
-            return session.scalar(sa.select(models.Host.generation))
+            return session.scalar(sa.select(tables.HOSTS.c.generation))
 
 
 class VFsRefusedTest(CleaningCase):
@@ -75,8 +75,9 @@ class VFsRefusedTest(CleaningCase):
     def test_available_gpu_and_one_that_is_not_known_may_get_vfs(self):
         [assignment] = self.boot(1).assignments
         with self.db.reader() as session:
-            free = session.scalars(sa.select(models.Device.stable_id).where(
-                models.Device.state == 'available')).first()
+            free = session.scalars(
+                sa.select(tables.DEVICES.c.stable_id)
+                .where(tables.DEVICES.c.state == 'available')).first()
         self.assertEqual((assignment.stable_id,), self.refused(
             free, assignment.stable_id, 'unknown'))
 
@@ -102,7 +103,8 @@ class VFsRefusedTest(CleaningCase):
     def test_no_gpu_of_a_restored_database_gets_any_before_its_report(self):
         with self.db.writer() as session:
             rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
-            free = session.scalars(sa.select(models.Device.stable_id)).first()
+            free = session.scalars(
+                sa.select(tables.DEVICES.c.stable_id)).first()
         self.assertEqual((free, 'unknown'), self.refused(free, 'unknown'))
 
     def test_host_whose_session_was_replaced_is_refused(self):
@@ -489,11 +491,11 @@ class FinishedTest(CleaningCase):
         """The reason of its last request is none of the next one."""
         task = self.waiting()
         with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.uuid == task.device_uuid).values(
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.uuid == task.device_uuid).values(
                     state='assigned', clean_token='the next one'))
-            session.execute(sa.update(models.Device).where(
-                models.Device.uuid == task.device_uuid).values(
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.uuid == task.device_uuid).values(
                     state='dirty'))
         [again] = cleaning.tasks(self.db, 'h1')
         self.assertEqual('the next one', again.request)

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import health
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -78,8 +78,8 @@ class DeviceHealthTest(base.ConductorTestCase):
         self.assertEqual(['it answers again'], self.events('distrust'))
         with self.db.reader() as session:
             self.assertIsNotNone(session.scalar(
-                sa.select(models.Device.clean_token).where(
-                    models.Device.uuid == self.first().uuid)))
+                sa.select(tables.DEVICES.c.clean_token).where(
+                    tables.DEVICES.c.uuid == self.first().uuid)))
         self.assertEqual((8, 1), self.offered(inventory))
 
     def test_failed_gpu_that_is_assigned_stays_so(self):

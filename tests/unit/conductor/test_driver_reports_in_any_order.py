@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 
+import sqlalchemy as sa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.stateful import initialize
@@ -19,7 +20,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from tests.fixtures import cleaned
 from tests.unit.conductor import base
@@ -199,7 +200,8 @@ class DriverMachine(RuleBasedStateMachine):
     @invariant()
     def observed_maxima_are_true(self):
         with self.case.db.reader() as session:
-            for gpu in session.query(models.Device).filter_by(kind='pci'):
+            for gpu in session.execute(sa.select(tables.DEVICES).where(
+                    tables.DEVICES.c.kind == 'pci')):
                 memory = self.drivers[gpu.stable_id].memory
                 reported = device_db.driver_capacity(gpu)
                 for name, most in reported.observed_max.items():

@@ -9,7 +9,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.doctor import drift
 from tests.fixtures import clocks
@@ -53,21 +53,21 @@ class RepairTest(ExaminationCase):
         [self.assignment] = self.boot(1).assignments
 
     def set_state(self, device_uuid, state):
-        self.sql(sa.update(models.Device).where(
-            models.Device.uuid == device_uuid).values(state=state))
+        self.sql(sa.update(tables.DEVICES).where(
+            tables.DEVICES.c.uuid == device_uuid).values(state=state))
 
     def state(self, device_uuid):
         return device_admin.show(self.db, device_uuid).state
 
     def free(self):
-        return self.sql(sa.select(models.Device.uuid).where(
-            models.Device.state == 'available')).scalars().first()
+        return self.sql(sa.select(tables.DEVICES.c.uuid).where(
+            tables.DEVICES.c.state == 'available')).scalars().first()
 
     def test_database_of_a_running_cloud_has_no_drift(self):
         self.assertEqual([], self.drifts())
 
     def test_value_that_cannot_be_read_is_a_drift_of_its_host(self):
-        self.sql(sa.update(models.Group).values(allocation_policy='bad'))
+        self.sql(sa.update(tables.GROUPS).values(allocation_policy='bad'))
         [found] = self.drifts()
         self.assertEqual(('rows_unreadable', 'h1', None),
                          (found.name, found.subject, found.repair))
@@ -76,14 +76,14 @@ class RepairTest(ExaminationCase):
     def test_value_of_a_variant_that_cannot_be_read_is_a_drift(self):
         self.assertEqual((), examination.cloud(self.db).drifts)
         for column in ('mix_policy', 'cleaning_policy', 'allocation_policy'):
-            self.sql(sa.update(models.Variant).values({column: 'bad'}))
+            self.sql(sa.update(tables.VARIANTS).values({column: 'bad'}))
             found = examination.cloud(self.db).drifts
             self.assertEqual({('rows_unreadable', None)},
                              {(one.name, one.host) for one in found})
             self.assertIn("'bad'", found[0].says['database'])
 
     def test_wrong_capacity_is_computed(self):
-        self.sql(sa.update(models.VGPUType).values(remaining_capacity=99))
+        self.sql(sa.update(tables.TYPES).values(remaining_capacity=99))
         self.check_repaired('capacity_wrong')
 
     def test_assigned_device_in_another_state_is_assigned_again(self):
@@ -104,7 +104,7 @@ class RepairTest(ExaminationCase):
 
     def test_usage_of_an_ended_assignment_ends_with_it(self):
         ended = clocks.now()
-        self.sql(sa.update(models.Assignment).values(
+        self.sql(sa.update(tables.ASSIGNMENTS).values(
             active=None, ended_at=ended))
         self.set_state(self.assignment.device_uuid, 'dirty')
         self.check_repaired('usage_without_assignment')
@@ -145,7 +145,7 @@ class RepairTest(ExaminationCase):
             drift.of('instance_deleted', 'h1', 'a1'))
 
     def test_device_of_two_assignments_is_left(self):
-        table = models.Assignment.__table__
+        table = tables.ASSIGNMENTS
         # A database that lost its unique keys.
         for text in ('CREATE TABLE copy AS SELECT * FROM assignments',
                      'DROP TABLE assignments',

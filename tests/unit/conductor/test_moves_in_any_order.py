@@ -36,7 +36,7 @@ from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
@@ -110,11 +110,11 @@ class MoveMachine(RuleBasedStateMachine):
         :param newer: by how many sessions the host is ahead of the database
         """
         with self.db.reader() as session:
-            expected = session.scalar(sa.select(models.Host.session).where(
-                models.Host.name == host, models.Host.deleted == 0)) or 0
+            expected = session.scalar(sa.select(tables.HOSTS.c.session).where(
+                tables.HOSTS.c.name == host, tables.HOSTS.c.deleted == 0)) or 0
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).where(
-                models.Host.name == host).values(heard_at=1.0))
+            session.execute(sa.update(tables.HOSTS).where(
+                tables.HOSTS.c.name == host).values(heard_at=1.0))
         hosts.begin(
             self.db, host, base.node_uuid(host), start_uuid=str(uuid.uuid4()),
             expected=expected + newer, identity=machine.MachineIdentity(
@@ -150,8 +150,8 @@ class MoveMachine(RuleBasedStateMachine):
     def off(self, host, seconds=100000):
         self.on.discard(host)
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).where(
-                models.Host.name == host).values(
+            session.execute(sa.update(tables.HOSTS).where(
+                tables.HOSTS.c.name == host).values(
                     heard_at=time.time() - seconds))
 
     @rule(source=HOSTS, goal=HOSTS, seconds=st.sampled_from([100, 100000]))

@@ -13,10 +13,11 @@ from gpgpu_plugin.conductor import observation
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import variant as variant_rules
 from tests.unit.conductor import base
-from tests.unit.db import base as db_base
 
 AT = datetime.datetime(2026, 11, 29)
 SLOTS = 3
@@ -38,10 +39,11 @@ def empty_host():
 
 def variants():
     """Return the only variant."""
-    row = db_base.variant('H100', device='2330')
-    row.id, row.version, row.deleting = 1, 0, False
-    row.allocation_policy, row.enabled_types = (
-        'depth_first', '["passthrough"]')
+    row = variant_db.VariantRow(
+        id=1, version=0, deleting=False,
+        enabled_types=frozenset({'passthrough'}), value=variant_rules.check(
+            variant_rules.Variant(
+                name='H100', vendor='10de', device='2330')))
     return variant_matching.Variants(rows={'H100': row}, changes=())
 
 

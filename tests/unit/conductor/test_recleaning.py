@@ -15,13 +15,14 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -150,7 +151,7 @@ class VGPUTest(vgpu_base.VGPUTestCase):
         cleaning.finished(self.db, task.device_uuid, 'attempt', task.steps,
                           cleaned.results(task.steps))
         with self.db.reader() as session:
-            name = session.scalars(sa.select(models.Variant.name)).one()
+            name = session.scalars(sa.select(tables.VARIANTS.c.name)).one()
         variant_admin.set_(self.db, dataclasses.replace(
             variant_admin.show(self.db, name), cleaning_policy='scrub'))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
@@ -158,10 +159,10 @@ class VGPUTest(vgpu_base.VGPUTestCase):
     def test_gpu_whose_vgpus_are_assigned_is_left_alone(self):
         """They may be newer than the last scan."""
         with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.kind == 'pci').values(
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.kind == 'pci').values(
                     cleaned_steps='reset+settings'))
-            name = session.scalars(sa.select(models.Variant.name)).one()
+            name = session.scalars(sa.select(tables.VARIANTS.c.name)).one()
         variant = variant_admin.show(self.db, name)
         variant_admin.set_(self.db, dataclasses.replace(
             variant, cleaning_policy='reset-only'))
@@ -265,8 +266,10 @@ class FirstSightTest(base.ConductorTestCase):
             task.stable_id for task in cleaning.tasks(self.db, 'h1')])
 
     def test_mdev_row_is_never_new(self):
-        row = models.Device(
-            kind='mdev', stable_id=f'{base.EIGHT[0].id}/mdev0',
+        with self.db.reader() as session:
+            gpu = rows.of_host(session, 'h1').devices[0]
+        row = dataclasses.replace(
+            gpu, kind='mdev', stable_id=f'{base.EIGHT[0].id}/mdev0',
             cleaned_steps=None)
         self.assertTrue(capacity.is_proven(row, 'default'))
 

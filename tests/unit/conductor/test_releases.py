@@ -9,7 +9,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -50,7 +50,7 @@ class EndTest(base.ConductorTestCase):
         before = clocks.now().replace(microsecond=0)
         releases.release(self.db, base.uuids(granted))
         with self.db.reader() as session:
-            row = session.scalars(sa.select(models.Assignment)).one()
+            row = session.execute(sa.select(tables.ASSIGNMENTS)).one()
             self.assertIsNone(row.active)
             self.assertLessEqual(before, row.ended_at)
             self.assertLessEqual(row.claimed_at, row.ended_at)
@@ -111,8 +111,8 @@ class LateTest(base.ConductorTestCase):
     def restart(self):
         """Let the session of h1 begin now."""
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).where(
-                models.Host.name == 'h1').values(session_began_at=self.now))
+            session.execute(sa.update(tables.HOSTS).where(
+                tables.HOSTS.c.name == 'h1').values(session_began_at=self.now))
 
     def release(self, granted, ages, host='h1'):
         """Send a release at three o'clock."""
@@ -152,7 +152,7 @@ class LateTest(base.ConductorTestCase):
         self.release(granted, dict.fromkeys(base.uuids(granted), 3 * 3600))
         with self.db.reader() as session:
             self.assertEqual([NOON + 3 * HOUR], session.scalars(
-                sa.select(models.Assignment.ended_at)).all())
+                sa.select(tables.ASSIGNMENTS.c.ended_at)).all())
 
     def test_age_that_is_not_possible_is_cut(self):
         for age, expected in ((-3600, NOON + 3 * HOUR),

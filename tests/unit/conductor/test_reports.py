@@ -18,7 +18,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
@@ -230,7 +230,7 @@ class ReportTest(base.ConductorTestCase):
 
     def set_reported_at(self, value):
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).values(reported_at=value))
+            session.execute(sa.update(tables.HOSTS).values(reported_at=value))
 
     def test_host_without_devices_made_again_has_a_higher_generation(self):
         before = reports.report(self.db, base.scan(())).generation

@@ -17,7 +17,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -218,11 +218,11 @@ class RoleMachine(RuleBasedStateMachine):
     def ordinals_have_no_gap(self):
         with self.case.db.reader() as session:
             rows = session.execute(sa.select(
-                models.Assignment.host_id, models.Assignment.role,
-                models.Assignment.migration_uuid,
-                models.Assignment.ordinal).where(
-                    models.Assignment.active == 1,
-                    models.Assignment.instance_uuid == 'i1')).tuples().all()
+                tables.ASSIGNMENTS.c.host_id, tables.ASSIGNMENTS.c.role,
+                tables.ASSIGNMENTS.c.migration_uuid,
+                tables.ASSIGNMENTS.c.ordinal).where(
+                    tables.ASSIGNMENTS.c.active == 1,
+                    tables.ASSIGNMENTS.c.instance_uuid == 'i1')).tuples().all()
         ordinals = {}
         for *key, ordinal in rows:
             ordinals.setdefault(tuple(key), []).append(ordinal)

@@ -13,8 +13,8 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import sighting as sighting_db
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import pci
 from tests.fixtures import cleaned
@@ -34,8 +34,8 @@ class SightingCase(base.ConductorTestCase):
     def boot_host(self, host, functions=functions, boot='1'):
         """Switch a host on, and have it report."""
         with self.db.reader() as session:
-            expected = session.scalar(sa.select(models.Host.session).where(
-                models.Host.name == host, models.Host.deleted == 0)) or 0
+            expected = session.scalar(sa.select(tables.HOSTS.c.session).where(
+                tables.HOSTS.c.name == host, tables.HOSTS.c.deleted == 0)) or 0
         hosts.begin(
             self.db, host, base.node_uuid(host), expected=expected,
             start_uuid=base.node_uuid(f'{host}{boot}'),
@@ -134,10 +134,9 @@ class TravelTest(SightingCase):
     def devices_of_hosts(self, session, count):
         for number in range(count):
             host = db_base.host(f'x{number}')
-            session.add(host)
-            session.flush()
+            host.insert(session)
             device = db_base.device(f'd{number}', host_id=host.id)
-            session.add(device)
+            device.insert(session)
             yield device
 
     def test_gpu_without_a_number_is_cleaned_in_each_new_place(self):

@@ -16,7 +16,7 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
 from tests.fixtures import patience
@@ -119,8 +119,8 @@ class GPUsTest(base.ConductorTestCase):
         # Until the host calls, the instance may leave it.
         self.assertEqual([1], self.shown())
         self.db.write(lambda session: session.execute(
-            sa.update(models.Host).where(models.Host.id == host_id)
-            .values(heard_at=models.Host.heard_at + 5)))
+            sa.update(tables.HOSTS).where(tables.HOSTS.c.id == host_id)
+            .values(heard_at=tables.HOSTS.c.heard_at + 5)))
         self.assertEqual([2], self.shown())
         claims.activate(self.db, new)
         self.assertEqual([1], self.shown())

@@ -3,12 +3,14 @@
 
 import dataclasses
 
+import sqlalchemy as sa
+
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -147,8 +149,8 @@ class MixedSizeTest(vgpu_base.VGPUTestCase):
         with self.db.reader() as session:
             return sorted(
                 (device.vgpu_type, device.placement_id) for device
-                in session.query(models.Device).filter(
-                    models.Device.vgpu_type.is_not(None)))
+                in session.execute(sa.select(tables.DEVICES).where(
+                    tables.DEVICES.c.vgpu_type.is_not(None))))
 
     def test_placement_ids_are_stored_and_counted(self):
         self.enable('T4-8Q')

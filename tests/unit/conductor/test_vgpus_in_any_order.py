@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import re
 
+import sqlalchemy as sa
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 from hypothesis.stateful import invariant
@@ -15,7 +16,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import inventory as inventory_mod
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from tests.unit.conductor import vgpu_base
@@ -110,8 +111,8 @@ class ClaimMachine(RuleBasedStateMachine):
             spans = sorted(
                 (device.parent_id, device.placement_id,
                  device.placement_id + int(device.vgpu_type[3:-1]))
-                for device in session.query(models.Device).filter(
-                    models.Device.vgpu_type.is_not(None)))
+                for device in session.execute(sa.select(tables.DEVICES).where(
+                    tables.DEVICES.c.vgpu_type.is_not(None))))
         for (gpu, _, end), (other, begin, _) in itertools.pairwise(spans):
             assert gpu != other or end <= begin, spans
 

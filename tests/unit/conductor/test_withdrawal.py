@@ -16,7 +16,7 @@ from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
@@ -361,8 +361,8 @@ class VFTest(WithdrawalCase):
         variant_admin.create(self.db, admin.VariantInfo(
             name='MI300X', vendor='10de', device='74a1'))
         with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.parent_id.is_not(None)).values(
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.parent_id.is_not(None)).values(
                     state='dirty', cleaned_steps=None))
         self.report(0)
         self.clean_all()

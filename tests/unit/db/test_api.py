@@ -11,7 +11,7 @@ from oslo_db import exception as db_exception
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from tests.unit.db import base
 
 
@@ -48,7 +48,7 @@ class TransactionTest(base.DatabaseTestCase):
 
     def names(self):
         with self.db.reader() as session:
-            return session.scalars(sa.select(models.Host.name)).all()
+            return session.scalars(sa.select(tables.HOSTS.c.name)).all()
 
     def test_url_goes_before_the_configured_connection(self):
         self.conf.set_override(
@@ -58,19 +58,18 @@ class TransactionTest(base.DatabaseTestCase):
         self.add(base.host('h1'))
         with other.reader() as session:
             self.assertEqual('h1', session.scalar(
-                sa.select(models.Host.name)))
+                sa.select(tables.HOSTS.c.name)))
 
     def test_work_that_raises_leaves_nothing_behind(self):
         def work(session):
-            session.add(base.host('h1'))
-            session.flush()
+            base.host('h1').insert(session)
             raise ValueError('power cut')
         self.assertRaises(ValueError, self.db.write, work)
         self.assertEqual([], self.names())
 
     def test_work_that_ends_is_committed_and_its_result_returned(self):
         def work(session):
-            session.add(base.host('h1'))
+            base.host('h1').insert(session)
             return 'done'
         self.assertEqual('done', self.db.write(work))
         self.assertEqual(['h1'], self.names())
@@ -86,7 +85,9 @@ class TransactionTest(base.DatabaseTestCase):
         self.add(base.host('h1', id=1, generation=0))
 
         def count(session):
-            session.get_one(models.Host, 1).generation += 1
+            before = session.scalar(sa.select(tables.HOSTS.c.generation))
+            session.execute(sa.update(tables.HOSTS).values(
+                generation=before + 1))
 
         def many():
             for _ in range(20):
@@ -97,8 +98,8 @@ class TransactionTest(base.DatabaseTestCase):
         for thread in threads:
             thread.join()
         with self.db.reader() as session:
-            self.assertEqual(
-                80, session.get_one(models.Host, 1).generation)
+            self.assertEqual(80, session.scalar(
+                sa.select(tables.HOSTS.c.generation)))
 
 
     def test_transaction_that_took_too_long_changes_nothing(self):
@@ -107,7 +108,7 @@ class TransactionTest(base.DatabaseTestCase):
             'gpgpu_plugin.db.api.time.monotonic', lambda: next(seconds)))
         exc = self.assertRaises(
             exception.DatabaseBusy, self.db.write,
-            lambda session: session.add(base.host('h1')))
+            lambda session: base.host('h1').insert(session))
         self.assertIn('took 31 s, and may take 30 s', str(exc))
         self.assertEqual([], self.names())
 
@@ -150,7 +151,7 @@ class FailureTest(base.DatabaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.api.time.monotonic', lambda: next(seconds)))
         self.assertRaises(exception.DatabaseBusy, self.observed.write,
-                          lambda session: session.add(base.host('h1')))
+                          lambda session: base.host('h1').insert(session))
         self.assertEqual(['busy'], self.failures)
 
     def test_errors_that_a_caller_expects_are_no_failures(self):
@@ -173,9 +174,8 @@ class RetryTest(base.DatabaseTestCase):
     def failing(self, error, times):
         def work(session):
             self.attempts += 1
-            session.add(base.host(f'h{self.attempts}'))
+            base.host(f'h{self.attempts}').insert(session)
             if self.attempts <= times:
-                session.flush()
                 raise error
         return work
 
@@ -188,8 +188,8 @@ class RetryTest(base.DatabaseTestCase):
                 self.assertEqual(3, self.attempts)
                 with self.db.writer() as session:
                     self.assertEqual(['h3'], session.scalars(
-                        sa.select(models.Host.name)).all())
-                    session.execute(sa.delete(models.Host))
+                        sa.select(tables.HOSTS.c.name)).all())
+                    session.execute(sa.delete(tables.HOSTS))
 
     def test_work_that_always_loses_is_given_up(self):
         self.assertRaises(

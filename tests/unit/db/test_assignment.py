@@ -10,7 +10,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from tests.fixtures import clocks
 from tests.fixtures import tenant
 from tests.unit.conductor import base
@@ -82,7 +82,7 @@ class ValueTest(base.ConductorTestCase):
     def test_assigned_device_that_left_its_group_is_found(self):
         [assignment] = self.boot(1).assignments
         with self.db.writer() as session:
-            session.execute(sa.update(models.Device).values(group_id=None))
+            session.execute(sa.update(tables.DEVICES).values(group_id=None))
         _, [found] = self.active()
         self.assertEqual((assignment.uuid, assignment.device_uuid),
                          (found.uuid, found.device.uuid))
@@ -114,16 +114,15 @@ class UniqueKeyTest(base.ConductorTestCase):
         [first] = self.boot(1).assignments
 
         def second(session):
-            device = session.scalars(sa.select(models.Device).where(
-                models.Device.uuid == first.device_uuid)).one()
-            session.add(models.Assignment(
-                **tenant.TENANT, uuid='second', device=device,
+            device = session.execute(sa.select(tables.DEVICES).where(
+                tables.DEVICES.c.uuid == first.device_uuid)).one()
+            session.execute(sa.insert(tables.ASSIGNMENTS).values(
+                **tenant.TENANT, uuid='second', device_id=device.id,
                 host_id=device.host_id, host_generation=1,
                 instance_uuid='i2', role='instance', migration_uuid='',
                 ordinal=0, active=1,
                 vgpu_type='passthrough', resource_class='X', request='{}',
                 claimed_at=clocks.now()))
-            session.flush()
         with self.assertRaisesRegex(Exception, 'UNIQUE|uplicate'):
             with self.db.writer() as session:
                 second(session)
@@ -136,10 +135,10 @@ class UniqueKeyTest(base.ConductorTestCase):
 
         def second(role, migration_uuid):
             with self.db.writer() as session:
-                device = session.scalars(sa.select(models.Device).where(
-                    models.Device.uuid == free)).one()
-                session.add(models.Assignment(
-                    **tenant.TENANT, uuid=role, device=device,
+                device = session.execute(sa.select(tables.DEVICES).where(
+                    tables.DEVICES.c.uuid == free)).one()
+                session.execute(sa.insert(tables.ASSIGNMENTS).values(
+                    **tenant.TENANT, uuid=role, device_id=device.id,
                     host_id=device.host_id, host_generation=1,
                     instance_uuid='i1', role=role,
                     migration_uuid=migration_uuid, ordinal=0, active=1,

@@ -75,8 +75,7 @@ class ShownStateTest(base.ConductorTestCase):
             group_id=self.group.id if managed else None,
             parent_id=parent_id, state=str(state),
             kind='pci' if parent_id is None else 'mdev', present=present)
-        session.add(row)
-        session.flush()
+        row.insert(session)
         for kind in holds:
             rows.hold(session, row.id, kind, None)
         return row

@@ -67,7 +67,7 @@ class LeftOutTest(GaugesCase):
     def test_mdev_row_is_not_counted(self):
         with self.db.writer() as session:
             host = host_db.get(session, 'h1')
-            session.add(db_base.device('m', host_id=host.id, kind='mdev'))
+            db_base.device('m', host_id=host.id, kind='mdev').insert(session)
         self.assertEqual(8, sum(self.devices().values()))
 
     def test_counts_are_those_of_the_list_of_hosts(self):

@@ -4,7 +4,6 @@
 import functools
 
 from gpgpu_plugin.db import gpu_host
-from gpgpu_plugin.db import models
 from gpgpu_plugin.domain import hold
 from tests.fixtures import rows
 from tests.unit.db import base
@@ -21,13 +20,12 @@ class LoadTest(base.DatabaseTestCase):
 
     def group(self, *types, host=None):
         """Add a group; each type is max, remaining, on one GPU, enabled."""
-        row = base.group(host or self.host, self.variant)
-        row.types = [models.VGPUType(
-            vgpu_type=f'type{number}', max_capacity=most,
-            remaining_capacity=remaining, max_vgpu_per_pgpu=of_gpu,
-            enabled=enabled, listed=True)
+        row = base.with_types(host or self.host, self.variant, *(
+            {'vgpu_type': f'type{number}', 'max_capacity': most,
+             'remaining_capacity': remaining, 'max_vgpu_per_pgpu': of_gpu,
+             'enabled': enabled}
             for number, (most, remaining, of_gpu, enabled)
-            in enumerate(types)]
+            in enumerate(types)))
         self.add(row)
         return row
 

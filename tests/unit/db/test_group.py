@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of group rows."""
 
+import sqlalchemy as sa
+
 from gpgpu_plugin.db import group as group_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from tests.unit.db import base
 
 
@@ -21,8 +23,9 @@ class FindTest(base.DatabaseTestCase):
 
     def listed(self, **filters):
         with self.db.reader() as session:
-            names = {row.id: row.variant.name
-                     for row in session.query(models.Group)}
+            names = dict(session.execute(
+                sa.select(tables.GROUPS.c.id, tables.VARIANTS.c.name)
+                .join(tables.VARIANTS)).tuples().all())
             return [(host, names[group_id]) for host, _, group_id
                     in group_db.listed(session, 9, **filters)]
 

@@ -8,7 +8,7 @@ from oslo_db import exception as db_exc
 
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 from tests.fixtures import rows
 from tests.unit.db import base
@@ -37,7 +37,7 @@ class HoldTest(base.DatabaseTestCase):
 
     def found(self, kinds, **options):
         with self.db.reader() as session:
-            return set(session.scalars(sa.select(models.Device.uuid).where(
+            return set(session.scalars(sa.select(tables.DEVICES.c.uuid).where(
                 hold_db.is_held(kinds, **options))))
 
     def test_hold_of_a_gpu_holds_its_vfs(self):

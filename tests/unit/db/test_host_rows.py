@@ -9,7 +9,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger
@@ -64,11 +64,11 @@ class LoadTest(LoadCase):
         with self.db.reader() as session:
             [group] = host_rows.load_one(
                 session, host_db.get(session, 'h1')).groups
-            of_group = session.scalars(sa.select(models.Group)).one()
             self.assertEqual(
-                [tuple(getattr(row, field.name) for field
-                       in dataclasses.fields(group.types[0]))
-                 for row in of_group.types],
+                session.execute(
+                    sa.select(*(tables.TYPES.c[field.name] for field
+                                in dataclasses.fields(group.types[0])))
+                    .order_by(tables.TYPES.c.id)).tuples().all(),
                 [dataclasses.astuple(row) for row in group.types])
 
     def test_host_without_group_has_none(self):

@@ -16,9 +16,9 @@ from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import purge
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import usage_list
 from tests.fixtures import clocks
@@ -51,8 +51,8 @@ class PurgeTest(base.ConductorTestCase):
         """Let an assignment have ended some days ago."""
         with self.db.writer() as session:
             session.execute(
-                sa.update(models.Assignment)
-                .where(models.Assignment.uuid == uuid)
+                sa.update(tables.ASSIGNMENTS)
+                .where(tables.ASSIGNMENTS.c.uuid == uuid)
                 .values(ended_at=self.now - days * DAY))
 
     def purge(self, days=-1, **kwargs):
@@ -69,7 +69,7 @@ class PurgeTest(base.ConductorTestCase):
 
     def left(self):
         with self.db.reader() as session:
-            return set(session.scalars(sa.select(models.Assignment.uuid)))
+            return set(session.scalars(sa.select(tables.ASSIGNMENTS.c.uuid)))
 
     def test_everything_old_goes_but_the_last_assignment_of_a_device(self):
         events = self.count(event_db.TABLE)
@@ -157,7 +157,7 @@ class PurgeTest(base.ConductorTestCase):
     def hear(self, seconds):
         """Let the host have called some seconds after now."""
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).values(
+            session.execute(sa.update(tables.HOSTS).values(
                 heard_at=clock.now() + seconds))
 
     def test_usage_is_kept_until_it_was_exported(self):

@@ -7,7 +7,6 @@ import re
 import sqlalchemy as sa
 from oslotest import base
 
-from gpgpu_plugin.db import models
 from gpgpu_plugin.db import schema
 
 
@@ -20,13 +19,14 @@ def columns():
 
 
 def reasons():
-    """Return the docstring of the class or module of each table."""
-    found = {mapper.local_table.name: mapper.class_.__doc__
-             for mapper in models.Base.registry.mappers}
+    """Return the text below each table, or that of its module."""
+    found = {}
     for path in pathlib.Path(schema.__file__).parent.glob('*.py'):
         text = path.read_text()
-        for name in re.findall(r"^\w+ = sa\.Table\(\s*'(\w+)'", text, re.M):
-            found[name] = text.split('"""')[1]
+        for name, below in re.findall(
+                r"^\w+ = sa\.Table\(\s*'(\w+)'.*?\)\n(?:\"{3}(.*?)\"{3})?",
+                text, re.M | re.S):
+            found[name] = below or text.split('"""')[1]
     return found
 
 

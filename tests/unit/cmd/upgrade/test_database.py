@@ -14,7 +14,7 @@ from gpgpu_plugin.cmd.upgrade import database
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.objects import admin
 from tests.fixtures import database as database_fixture
 from tests.unit.cmd.upgrade import base
@@ -128,7 +128,7 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def set_host(self, **values):
         with self.db.writer() as session:
-            session.execute(sa.update(models.Host).values(**values))
+            session.execute(sa.update(tables.HOSTS).values(**values))
 
     def test_host_that_called_passes(self):
         self.assertEqual(f'1 hosts are known, {SAME}',

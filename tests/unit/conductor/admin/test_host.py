@@ -18,7 +18,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import ledger as ledger_db
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.objects import scheduling
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -123,7 +123,7 @@ class HostTest(base.ConductorTestCase):
         host_admin.delete(self.db, 'h1')
         with self.db.reader() as session:
             self.assertEqual([], session.scalars(
-                sa.select(models.Group)).all())
+                sa.select(tables.GROUPS)).all())
 
     def test_host_made_again_begins_above_every_tombstone(self):
         # Trackers compare generations by host name, schedulers by node.
@@ -134,7 +134,8 @@ class HostTest(base.ConductorTestCase):
                 ('h2', other), ('h1', base.NODE), ('h2', base.NODE)):
             with self.db.reader() as session:
                 before = [
-                    row.generation for row in session.query(models.Host)
+                    row.generation for row
+                    in session.execute(sa.select(tables.HOSTS))
                     if host == row.name or node_uuid == row.node_uuid]
             inventory = hosts.store(self.db, base.scan(
                 base.EIGHT, host=host, node_uuid=node_uuid))

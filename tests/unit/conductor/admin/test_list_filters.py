@@ -21,7 +21,7 @@ from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import models
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
@@ -82,10 +82,10 @@ class FilterTest(vgpu_base.VGPUTestCase):
 
     def set_health(self, health, device):
         with self.db.writer() as session:
-            session.execute(sa.update(models.Device).where(
-                models.Device.kind == 'pci').values(health='ok'))
-            session.execute(sa.update(models.Device).where(
-                models.Device.uuid == device).values(health=health))
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.kind == 'pci').values(health='ok'))
+            session.execute(sa.update(tables.DEVICES).where(
+                tables.DEVICES.c.uuid == device).values(health=health))
 
     def check(self, rows, listed, values, same=()):
         """Check every filter alone, and every pair of filters.
@@ -129,8 +129,8 @@ class FilterTest(vgpu_base.VGPUTestCase):
         with self.db.writer() as session:
             for changed, values in ((missing, {'present': False}),
                                     (degraded, {'health': 'degraded'})):
-                session.execute(sa.update(models.Device).where(
-                    models.Device.uuid == changed.uuid).values(**values))
+                session.execute(sa.update(tables.DEVICES).where(
+                    tables.DEVICES.c.uuid == changed.uuid).values(**values))
         expected = [
             row.uuid for row in device_admin.list_all(self.db)
             if row.shown_state in ('missing', 'quarantined')
