@@ -128,7 +128,7 @@ def _granted(session: orm.Session, request: objects.ClaimRequest,
              before: host_rows.HostRows, after: host_rows.HostRows,
              assigned: Sequence[assignment_db.AssignmentRow]) -> objects.Claim:
     """Return what the caller gets, and write what the host offers now."""
-    variants = {group.id: group.variant.name for group in after.empty_groups}
+    variants = {group.id: group.variant.name for group in after.bare_groups}
     return objects.Claim(
         inventory=settle.settle(session, before, after),
         assignments=tuple(

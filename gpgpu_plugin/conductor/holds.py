@@ -75,7 +75,7 @@ def remove(rows: _Rows, device: host_rows.Device,
     withdrew = any(found.kind in hold.WITHDRAWING for found in removed)
     if withdrew:
         rows = recleaning.clean_again(_clean_parts(rows, device))
-    rows = rows.release(device, kinds)
+    rows = rows.unhold(device, kinds)
     if withdrew:
         rows = rows.record(rows.now(device), ledger_rules.Verdict.RELEASED,
                            hold_db.texts(removed), actor)

@@ -32,7 +32,7 @@ def with_capacities(rows: host_rows.HostRows,
         != list(group.rows.types)}
     return rows if not changed else rows.put_groups([
         dataclasses.replace(group, types=changed[group.id])
-        if group.id in changed else group for group in rows.empty_groups])
+        if group.id in changed else group for group in rows.bare_groups])
 
 
 def with_capacity(group: capacity.LoadedGroup, row: TypeRow) -> TypeRow:

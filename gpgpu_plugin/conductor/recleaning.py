@@ -56,7 +56,7 @@ def clean_again(rows: host_rows.HostRows) -> host_rows.HostRows:
     A new GPU that is dirty and that nobody can get as a whole any more, as it
     got VFs, is available again: guests get these.
     """
-    groups = {group.id: group for group in rows.empty_groups}
+    groups = {group.id: group for group in rows.bare_groups}
     for device in rows.devices:
         if not _may_change(rows, device):
             continue

@@ -135,14 +135,14 @@ def _is_news(before: host_rows.HostRows,
         any(getattr(before.host, name) != getattr(after.host, name)
             for name in _PUBLISHED_OF_HOST)
         or any(group.variant_version > before.host.variants_version
-               for group in before.empty_groups)
+               for group in before.bare_groups)
         or (before.by_id is not after.by_id and _are_news(
             before.devices, after.devices))
         or _are_others(before.assignments, after.assignments)
         or list(before.holds) != list(after.holds)
-        or (before.empty_groups is not after.empty_groups and [
-            _bare(group) for group in before.empty_groups] != [
-                _bare(group) for group in after.empty_groups]))
+        or (before.bare_groups is not after.bare_groups and [
+            _bare(group) for group in before.bare_groups] != [
+                _bare(group) for group in after.bare_groups]))
 
 
 def _are_others(before: Sequence[host_rows.Assignment],

@@ -35,7 +35,7 @@ def sync(rows: host_rows.HostRows, enabled: Enabled) -> host_rows.HostRows:
     return rows.put_groups([
         group if synced[group.id] == list(group.types)
         else dataclasses.replace(group, types=synced[group.id])
-        for group in rows.empty_groups])
+        for group in rows.bare_groups])
 
 
 def _synced(group: host_rows.GroupRows, value: group_rules.GroupCapacity,

@@ -193,20 +193,20 @@ def _with_settings(rows: host_rows.HostRows,
     rows = changed(rows, variants.changes)
     policies = {row.id: row.value.allocation_policy
                 for row in variants.rows.values()}
-    for group in rows.empty_groups:
+    for group in rows.bare_groups:
         if group.variant_version > version:
             rows = recleaning.try_variant_again(rows, group)
     return rows.put_groups([
         group if group.own_policy else dataclasses.replace(
             group, allocation_policy=policies[group.variant_id])
-        for group in rows.empty_groups]).change_host(
+        for group in rows.bare_groups]).change_host(
             variants_version=rows.newest_version)
 
 
 def changed(rows: host_rows.HostRows, changes: Sequence[variant_db.Change],
             ) -> host_rows.HostRows:
     """Return the rows after changes of all groups of variants."""
-    groups = list(rows.empty_groups)
+    groups = list(rows.bare_groups)
     for change in changes:
         groups = [_changed(group, change)
                   if group.variant_id == change.variant_id else group
@@ -228,7 +228,7 @@ def _changed(group: host_rows.GroupRows,
 
 def _match(rows: host_rows.HostRows, variants: Variants) -> host_rows.HostRows:
     """Move the devices of a host into their groups."""
-    groups = {group.variant.name: group for group in rows.empty_groups}
+    groups = {group.variant.name: group for group in rows.bare_groups}
     names = {group.id: name for name, group in groups.items()}
     places = plan(
         variants.matching, capacity.devices(rows),
@@ -242,7 +242,7 @@ def _match(rows: host_rows.HostRows, variants: Variants) -> host_rows.HostRows:
         _moved(device, names.get(device.group_id or 0),
                places[device.stable_id], groups) for device in rows.devices))
     kept = [group for name, group in groups.items() if name in used]
-    return rows if kept == list(rows.empty_groups) else rows.put_groups(kept)
+    return rows if kept == list(rows.bare_groups) else rows.put_groups(kept)
 
 
 def _moved(device: host_rows.Device, before: str | None, place: Place,

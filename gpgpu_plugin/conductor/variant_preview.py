@@ -54,7 +54,7 @@ def _cleaned(variants: Sequence[rules.Variant], wanted: Collection[str],
 
     :returns: by the name of the wanted variant
     """
-    names = {group.id: group.variant.name for group in rows.empty_groups}
+    names = {group.id: group.variant.name for group in rows.bare_groups}
     places = variant_matching.plan(variants, capacity.devices(rows), {
         device.stable_id: names[device.group_id] for device in rows.devices
         if device.group_id is not None})

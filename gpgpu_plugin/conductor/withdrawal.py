@@ -123,7 +123,7 @@ def clean(db: api.Database, uuid: str, actor: str) -> None:
     change(db, uuid, rule)
 
 
-def waits_for_vfs(host_name: str, gpu: device_db.DeviceRow) -> str:
+def remove_vfs_advice(host_name: str, gpu: device_db.DeviceRow) -> str:
     """Return why a GPU with VFs is dirty, and what to do about that."""
     return (f'the whole GPU was used, or may have been, and a GPU that has '
             f'VFs cannot be cleaned as a whole: remove the VFs of '
@@ -234,7 +234,7 @@ def _check_cleanable(rows: _Rows, device: _Device,
           and _CLEANABLE.isdisjoint(own)):
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif device_db.waits_for_vfs(gpu):
-        reason = waits_for_vfs(rows.host.name, gpu)
+        reason = remove_vfs_advice(rows.host.name, gpu)
     elif parts == [device]:
         used = [vgpu for vgpu in rows.children(device)
                 if vgpu.present and vgpu.state != _State.AVAILABLE]

@@ -61,7 +61,8 @@ class HostRows:
     :ivar newest_version: number of the last change of variants
     :ivar by_id: all devices, in the order of their stable ids
     :ivar assignments: active ones, in the order of their claims
-    :ivar empty_groups: groups with their types only
+    :ivar bare_groups: groups with their types, but without their devices;
+        ``groups`` has them with all
     :ivar holds: of the host and of the devices, the oldest first
     :ivar events: what happened since the rows were read
     :ivar verdicts: records of ledgers since then
@@ -71,7 +72,7 @@ class HostRows:
     newest_version: int
     by_id: Mapping[int, Device]
     assignments: Sequence[Assignment]
-    empty_groups: Sequence[GroupRows]
+    bare_groups: Sequence[GroupRows]
     holds: Sequence[hold_db.Hold]
     events: Sequence[event_db.Event] = ()
     verdicts: Sequence[Verdict] = ()
@@ -113,7 +114,7 @@ class HostRows:
             group, draining=is_draining, devices=of_group.get(group.id, ()),
             foreign_vgpus=foreign.get(group.id, ()),
             assignments=assigned.get(group.id, ()))
-            for group in self.empty_groups]
+            for group in self.bare_groups]
 
     def device(self, uuid: str) -> Device:
         """Return one device.
@@ -144,7 +145,7 @@ class HostRows:
 
     def group_of(self, device: Device) -> GroupRows | None:
         """Return the group of a device, with its types only."""
-        return next((group for group in self.empty_groups
+        return next((group for group in self.bare_groups
                      if group.id == device.group_id), None)
 
     def cleaning_policy(self, device: Device) -> str:
@@ -208,7 +209,7 @@ class HostRows:
     def new_id(self) -> int:
         """Return the id of a device or a group until it is stored."""
         return min([0, *self.by_id, *(
-            group.id for group in self.empty_groups)]) - 1
+            group.id for group in self.bare_groups)]) - 1
 
     def assign(self, assignments: Iterable[Assignment]) -> HostRows:
         """Return the rows with new assignments, and their devices."""
@@ -231,7 +232,7 @@ class HostRows:
 
     def put_groups(self, groups: Sequence[GroupRows]) -> HostRows:
         """Return the rows with other groups, each with its types only."""
-        return self._with(empty_groups=groups)
+        return self._with(bare_groups=groups)
 
     def change_host(self, **values: typing.Any) -> HostRows:
         """Return the rows with other values of the host."""
@@ -260,7 +261,7 @@ class HostRows:
             id=0, device_id=device.id, host_id=None, kind=str(kind),
             reason=reason, actor=actor, since=hold_db.SINCE_NOW)], device)
 
-    def release(self, device: Device, kinds: Collection[str]) -> HostRows:
+    def unhold(self, device: Device, kinds: Collection[str]) -> HostRows:
         """Return the rows without holds of some kinds of a device."""
         return self._held([
             found for found in self.holds
@@ -420,7 +421,7 @@ def _host_rows(host: host_db.HostRow, groups: Sequence[_Found],
         for id, row in rows.items() if row[0] is not None}
     return HostRows(
         host=host, newest_version=groups[0][1], by_id=by_id,
-        holds=sorted(holds.values()), empty_groups=_groups(groups),
+        holds=sorted(holds.values()), bare_groups=_groups(groups),
         assignments=[assignments[id] for id in sorted(assignments)])
 
 
@@ -478,15 +479,15 @@ def store(session: orm.Session, before: HostRows, after: HostRows,
     _store_assignments(session, before, after)
     vgpu_type_db.store(session, {
         group.id: (_types(before, group.id), group.types)
-        for group in after.empty_groups})
-    group_db.delete(session, {group.id for group in before.empty_groups} - {
-        group.id for group in after.empty_groups})
+        for group in after.bare_groups})
+    group_db.delete(session, {group.id for group in before.bare_groups} - {
+        group.id for group in after.bare_groups})
     return after
 
 
 def _types(rows: HostRows,
            group_id: int) -> Sequence[vgpu_type_db.VGPUTypeRow]:
-    return next((group.types for group in rows.empty_groups
+    return next((group.types for group in rows.bare_groups
                  if group.id == group_id), ())
 
 
@@ -528,9 +529,9 @@ def ended(before: HostRows, after: HostRows) -> list[Assignment]:
 def _store_groups(session: orm.Session, before: HostRows,
                   after: HostRows) -> HostRows:
     """Store new groups, and those of which more changed than their types."""
-    known = {group.id: group for group in before.empty_groups}
+    known = {group.id: group for group in before.bare_groups}
     ids = {}
-    for group in after.empty_groups:
+    for group in after.bare_groups:
         if group.id < 0:
             ids[group.id] = group_db.insert(session, after.host.id, group)
         elif group is not known[group.id]:
@@ -541,7 +542,7 @@ def _store_groups(session: orm.Session, before: HostRows,
         dataclasses.replace(device, group_id=ids[device.group_id])
         for device in after.devices if device.group_id in ids)).put_groups([
             dataclasses.replace(group, id=ids.get(group.id, group.id))
-            for group in after.empty_groups])
+            for group in after.bare_groups])
 
 
 def _insert_devices(session: orm.Session, after: HostRows) -> HostRows:

@@ -218,7 +218,7 @@ class GroupCapacity:
         name = self.resource_class(offered.vgpu_type)
         if self.is_deleting:
             yield request.Refusal(
-                reason=request.Reason.VARIANT_CHANGING,
+                reason=request.Reason.VARIANT_DELETING,
                 detail=f'{name} has variant {self.variant.name}, which is '
                        f'being deleted; see "gpgpu-manage variant show '
                        f'{self.variant.name}"')

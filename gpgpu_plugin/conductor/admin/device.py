@@ -142,7 +142,7 @@ def _reasons(session: orm.Session,
         if device.row.parent_id is not None
         and device.row.state == device_rules.DeviceState.DIRTY})
     waiting = {
-        device.row.uuid: withdrawal.waits_for_vfs(device.host, gpu)
+        device.row.uuid: withdrawal.remove_vfs_advice(device.host, gpu)
         for device in devices
         if device.row.state == device_rules.DeviceState.DIRTY
         and (gpu := of_vfs.get(device.row.parent_id or 0)) is not None
@@ -196,7 +196,7 @@ def _reason(row: device_db.DeviceRow, host_name: str,
     if other is not None:
         return other
     if device_db.waits_for_vfs(row):
-        return withdrawal.waits_for_vfs(host_name, row)
+        return withdrawal.remove_vfs_advice(host_name, row)
     return row.reason or recleaning.first_reason(row)
 
 

@@ -200,7 +200,7 @@ def _with(rows: host_rows.HostRows,
     """Return the rows with a group that changed."""
     return rows.put_groups([
         changed if group.id == changed.id else group
-        for group in rows.empty_groups])
+        for group in rows.bare_groups])
 
 
 def _lock(session: orm.Session, host_name: str, variant: str,
@@ -215,7 +215,7 @@ def _lock(session: orm.Session, host_name: str, variant: str,
     before = host_rows.load_one(
         session, host_db.lock_known(session, host_name))
     rows = variant_matching.up_to_date(session, before)
-    groups = {group.variant.name: group for group in rows.empty_groups}
+    groups = {group.variant.name: group for group in rows.bare_groups}
     if variant not in groups:
         raise exception.NotFound(
             kind='group',

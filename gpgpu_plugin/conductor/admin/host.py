@@ -197,7 +197,7 @@ def delete(db: api.Database, name: str, *, force: bool = False) -> None:
         assignment_db.delete_of_host(session, host.id)
         sighting_db.delete_of_host(session, host.id)
         device_db.delete_of_host(session, host.id)
-        group_db.delete(session, [group.id for group in rows.empty_groups])
+        group_db.delete(session, [group.id for group in rows.bare_groups])
         event_db.add(session, 'host_delete', host.name)
         # A tombstone: schedulers see the deletion as they see any change.
         host_db.store(session, host, dataclasses.replace(

@@ -19,7 +19,7 @@ class Reason(enum.StrEnum):
     NO_SUCH_GROUP = 'no_such_group'
     NOT_ENOUGH_AVAILABLE = 'not_enough_available'
     TYPE_DISABLED = 'type_disabled'
-    VARIANT_CHANGING = 'variant_changing'
+    VARIANT_DELETING = 'variant_deleting'
     HOST_DRAINING = 'host_draining'
     TYPE_CONFLICT = 'type_conflict'
     DRIVER_HAS_NO_ROOM = 'driver_has_no_room'

@@ -34,7 +34,7 @@ def empty_host():
             plugin_version='1', start_uuid='s1', machine='{}', heard_at=0,
             takeover=False, report_number=0, comparison_number=0,
             report_digest=None, report_generation=0),
-        newest_version=0, by_id={}, assignments=(), empty_groups=(), holds=())
+        newest_version=0, by_id={}, assignments=(), bare_groups=(), holds=())
 
 
 def variants():

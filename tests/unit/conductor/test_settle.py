@@ -87,7 +87,7 @@ class SettleTest(base.ConductorTestCase):
         def own(rows, **values):
             return rows.put_groups([
                 dataclasses.replace(group, **values)
-                for group in rows.empty_groups])
+                for group in rows.bare_groups])
         _, grown = self.settle(lambda rows: own(rows, own_policy=True))
         self.assertEqual(0, grown)
         self.assertTrue(self.rows().groups[0].own_policy)

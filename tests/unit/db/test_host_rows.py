@@ -109,10 +109,10 @@ class RowsCase(vgpu_base.VGPUTestCase):
         self.assertEqual(
             (dict(expected.by_id), list(expected.assignments),
              [found._replace(id=0) for found in expected.holds],
-             list(expected.empty_groups)),
+             list(expected.bare_groups)),
             (dict(rows.by_id), list(rows.assignments),
              [found._replace(id=0) for found in rows.holds],
-             list(rows.empty_groups)))
+             list(rows.bare_groups)))
 
 
 class ValueTest(RowsCase):
@@ -135,7 +135,7 @@ class ValueTest(RowsCase):
         gpu = rows.devices[0]
         self.assertEqual(rows.groups[0].variant.cleaning_policy,
                          rows.cleaning_policy(gpu))
-        [group] = rows.empty_groups
+        [group] = rows.bare_groups
         for policy, value in (('none', group.id), ('default', None)):
             other = rows.put_groups([dataclasses.replace(
                 group, variant=dataclasses.replace(
@@ -171,7 +171,7 @@ class ValueTest(RowsCase):
             [device.holds for device in held.devices])
         self.assertEqual(['failed'], list(held.holds_of(vf1)))
         self.assertIs(held, held.hold(gpu, hold.HoldKind.DISABLED, 'again'))
-        free = held.release(gpu, [hold.HoldKind.DISABLED])
+        free = held.unhold(gpu, [hold.HoldKind.DISABLED])
         self.assertEqual([set(), {'failed'}, set()],
                          [device.holds for device in free.devices])
 
@@ -231,7 +231,7 @@ class StoreTest(RowsCase):
                                         dataclasses.replace(
                                             row, enabled=not row.enabled)
                                         for row in group.types])
-                                for group in rows.empty_groups])
+                                for group in rows.bare_groups])
         stored = self.store(rule)
         now = self.rows()
         self.assert_same(dataclasses.replace(stored, holds=[
@@ -278,11 +278,11 @@ class StoreTest(RowsCase):
 
     def test_group_can_leave_and_come_back(self):
         before = self.rows()
-        [group] = before.empty_groups
+        [group] = before.bare_groups
         self.store(lambda rows: rows.put(*(
             dataclasses.replace(device, group_id=None)
             for device in rows.devices)).put_groups([]))
-        self.assertEqual([], list(self.rows().empty_groups))
+        self.assertEqual([], list(self.rows().bare_groups))
         self.assertEqual({None}, {
             device.group_id for device in self.rows().devices})
         new = dataclasses.replace(group, id=-1, types=[

@@ -44,7 +44,7 @@ class FindingsTest(oslotest_base.BaseTestCase):
                 dataclasses.replace(offered, enabled=False)
                 for offered in group.types)),))
         self.assertEqual(
-            ['host_silent', 'host_draining', 'variant_changing',
+            ['host_silent', 'host_draining', 'variant_deleting',
              'type_disabled', 'not_enough_available'],
             reasons(host, base.request(2)))
 
