@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
@@ -69,7 +70,8 @@ def _acceptable(rows: host_rows.HostRows,
             withdrawn, 'accepted'))
     dirty = [part for part in parts if part.state == _State.DIRTY]
     found = [part for part in dirty
-             if part.cleaned_steps is None and part.id not in used]
+             if part.cleaned_steps is None and part.id not in used
+             and not recleaning.lost_unclean_vf(rows, part)]
     if found:
         return found
     raise withdrawal.refused(rows, device, (

@@ -15,6 +15,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
@@ -91,16 +92,14 @@ def _is_to_clean(rows: host_rows.HostRows,
     that is are removed. A device without a token waits until it is in a group,
     and a GPU until its mdevs are removed: its host resets no GPU that has one.
     A VF waits for the cleaning of its GPU, and a GPU until its VFs are
-    removed. One whose last attempt is what was asked for waits for another
-    cleaning policy.
+    removed.
     """
     is_pci = device.kind == device_rules.DeviceKind.PCI
     gpu = rows.gpu_of(device)
     return (
         device.state in device_rules.UNCLEAN_STATES
         and device.present and device.clean_token is not None
-        and (device.state == _State.CLEANING
-             or device.clean_attempt != device.clean_token)
+        and not device_db.waits_for_policy(device)
         and not hold.is_withdrawn(
             device.holds if is_pci else rows.holds_of(device))
         and not device_db.waits_for_vfs(device)
@@ -273,10 +272,10 @@ def _judged(rows: host_rows.HostRows, device: host_rows.Device,
     """
     failure = rules.failure(results, required, memory_mib)
     if failure is None:
-        return (rows.apply(
+        return (recleaning.accept_lost_vfs(rows.apply(
             device, _Event.CLEAN_PASSED, clean_attempt=None,
             clean_token=None, reason=None,
-            cleaned_steps=rules.SEPARATOR.join(required)),
+            cleaned_steps=rules.SEPARATOR.join(required)), device),
             'clean_passed', '; '.join(map(str, results)))
     rows = rows.apply(device, _Event.CLEAN_INTERRUPTED, clean_attempt=None)
     if rules.is_harmless(results, steps, memory_mib):

@@ -49,7 +49,7 @@ def end_request(rows: _Rows, device: host_rows.Device) -> _Rows:
     """Have a later request clean a device, and end a cleaning that runs.
 
     What an earlier request leads to is refused, and the later one accepts what
-    a guest changed: an operator has looked at it.
+    a guest changed: an operator looks at the device before it is cleaned.
     """
     if device.state == _State.CLEANING:
         rows = rows.apply(device, device_rules.DeviceEvent.CLEAN_INTERRUPTED)
@@ -74,7 +74,7 @@ def remove(rows: _Rows, device: host_rows.Device,
         return rows, ()
     withdrew = any(found.kind in hold.WITHDRAWING for found in removed)
     if withdrew:
-        rows = recleaning.clean_again(_clean_parts(rows, device))
+        rows = _clean_parts(rows, device)
     rows = rows.unhold(device, kinds)
     if withdrew:
         rows = rows.record(rows.now(device), ledger_rules.Verdict.RELEASED,
@@ -97,8 +97,8 @@ def _clean_parts(rows: _Rows, device: host_rows.Device) -> _Rows:
 
 def may_clean_anew(device: host_rows.Device) -> bool:
     """Return whether a device is cleaned only if ``clean_anew`` asks."""
-    return device.state in (_State.AVAILABLE, _State.PROVISIONING) or (
-        device.state == _State.DIRTY and device.clean_attempt is not None)
+    return (device.state in (_State.AVAILABLE, _State.PROVISIONING)
+            or device_db.waits_for_policy(device))
 
 
 def clean_anew(rows: _Rows, device: host_rows.Device) -> _Rows:

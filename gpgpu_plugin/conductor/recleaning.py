@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Available devices that must be cleaned before a guest gets them.
 
-A device is offered only if this host has cleaned it since the device was first
-seen here, since its identity changed, since somebody used it, since a restore
-of the database, and since another host showed the number of its card. What is
-known of that is ``cleaned_steps``: the steps of its last cleaning, ''
-(``NOTHING_PASSED``) if something happened since, and NULL for a new device.
+A device is offered only if this host has cleaned it since the device came to
+its place, since somebody used it, since a restore of the database, and since
+another host showed the number of its card. What is known of that is
+``cleaned_steps``: the steps of its last cleaning, '' (``NOTHING_PASSED``) if
+something happened since, and NULL for a new device.
 
-Whether a device must be cleaned is decided by ``capacity.must_be_cleaned``
-alone. Nothing that nobody can get is dirty: nobody would clean it, so it would
-wait for ever, and the host may use it.
+Whether an available device must be cleaned is decided by
+``capacity.must_be_cleaned``, at the end of each transaction (settle). Nothing
+that nobody can get is dirty: nobody would clean it, so it would wait for ever,
+and the host may use it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import hold
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
@@ -41,11 +44,15 @@ def distrust(rows: host_rows.HostRows, device: host_rows.Device,
     """Withdraw the verdict of a device; of a GPU, also those of its VFs.
 
     The device becomes dirty as soon as somebody can get it
-    (``clean_again``), and after its assignment if it has one.
+    (``clean_again``), and after its assignment if it has one. A cleaning that
+    runs began before, and gets no verdict.
 
     :param detail: why, for the event
     """
     for part in rows.with_vfs(device):
+        if part.state == _State.CLEANING:
+            rows = rows.apply(part, _Event.CLEAN_INTERRUPTED,
+                              clean_attempt=None)
         rows = rows.change(part, cleaned_steps=device_db.NOTHING_PASSED)
     return rows.note('distrust', [rows.now(device)], detail)
 
@@ -53,13 +60,16 @@ def distrust(rows: host_rows.HostRows, device: host_rows.Device,
 def clean_again(rows: host_rows.HostRows) -> host_rows.HostRows:
     """Make the devices dirty that must be cleaned now.
 
-    A new GPU that is dirty and that nobody can get as a whole any more, as it
-    got VFs, is available again: guests get these.
+    A new device that is dirty and that nobody can get any more is available
+    again: a GPU that got VFs, for example, which guests get in its place.
     """
     groups = {group.id: group for group in rows.bare_groups}
     for device in rows.devices:
         if not _may_change(rows, device):
             continue
+        if device.cleaned_steps and lost_unclean_vf(rows, device):
+            device = dataclasses.replace(device, cleaned_steps=None)
+            rows = rows.put(device)
         group = groups.get(device.group_id or 0)
         must = group is not None and capacity.must_be_cleaned(
             device, group.variant, offers_whole=group.offers_whole)
@@ -87,6 +97,33 @@ def _may_change(rows: host_rows.HostRows, device: host_rows.Device) -> bool:
             for child in rows.children(device))))
 
 
+def lost_unclean_vf(rows: host_rows.HostRows,
+                    gpu: host_rows.Device) -> bool:
+    """Return whether a VF that is away left something in the memory of a GPU.
+
+    The cleaning of the GPU cleans that, too (``accept_lost_vfs``). If VFs
+    return before, they are cleaned in its place, as those of a new GPU.
+    """
+    return any(map(_is_unclean_and_away, rows.children(gpu)))
+
+
+def _is_unclean_and_away(vf: host_rows.Device) -> bool:
+    return (vf.kind == device_rules.DeviceKind.PCI and not vf.present
+            and vf.state == _State.DIRTY and not hold.is_withdrawn(vf.holds))
+
+
+def accept_lost_vfs(rows: host_rows.HostRows,
+                    gpu: host_rows.Device) -> host_rows.HostRows:
+    """Return the rows after the cleaning of a GPU.
+
+    Its VFs that are away are new when they return.
+    """
+    for vf in filter(_is_unclean_and_away, rows.children(gpu)):
+        rows = rows.apply(vf, _Event.ACCEPT, cleaned_steps=None,
+                          clean_token=None, clean_attempt=None, reason=None)
+    return rows
+
+
 def _make_dirty(rows: host_rows.HostRows,
                 device: host_rows.Device) -> host_rows.HostRows:
     passed = device.cleaned_steps
@@ -112,7 +149,6 @@ def try_variant_again(rows: host_rows.HostRows,
                       group: host_rows.GroupRows) -> host_rows.HostRows:
     """Have devices cleaned that wait for another policy of their variant."""
     for device in rows.devices:
-        if (device.state == _State.DIRTY and device.group_id == group.id
-                and device.clean_attempt is not None):
+        if device.group_id == group.id and device_db.waits_for_policy(device):
             rows = try_again(rows, device)
     return rows

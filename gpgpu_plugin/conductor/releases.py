@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import driver_capacity
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
@@ -238,10 +237,5 @@ def _after(rows: host_rows.HostRows, row: assignment_db.AssignmentRow,
             kind='assignment', name=row.uuid,
             reason=f'{kind} is not possible for a device in state {state}')
     event = events[state]
-    # The cleaning policy may have become stricter.
-    if (event is _Event.ABORT_UNTOUCHED
-            and row.device.group_id is not None and not capacity.is_proven(
-                row.device, rows.cleaning_policy(row.device))):
-        event = _Event.RELEASE
     return rows.apply(row.device, event, **(
         {'clean_token': row.uuid} if event is _Event.RELEASE else {}))

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a transaction: what became of the rows of a locked host.
 
-``settle`` is the only writer of hosts, devices, assignments, groups, types and
-holds. Only when a host called, and its last report, have writers of their own.
-From the difference of the rows follow the capacities of types, the generation
-of the host, notifications and the beginning and end of usage; events and
-records of the ledger come with the rows.
+``settle`` is the only writer of the rows of a host that exists. What makes a
+host, deletes it or marks all of them after a restore (sessions, admin.host),
+ended assignments of its book (adoption), when it called, and its last report
+have writers of their own.
+No rule needs to ask whether a device must be cleaned after what the rule did:
+that is asked here. From the difference of the rows follow the capacities of
+types, the generation of the host, notifications and the beginning and end of
+usage; events and records of the ledger come with the rows.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from sqlalchemy import orm
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import ledger
+from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
@@ -69,6 +73,7 @@ def settle(session: orm.Session, before: host_rows.HostRows,
     :returns: what the host offers after the transaction
     :raises Conflict: another writer changed a device since it was read
     """
+    after = recleaning.clean_again(after)
     groups = capacity.groups(after)
     for verdict in after.verdicts:
         ledger.add(session, after.host.name, verdict.device, verdict.verdict,

@@ -181,6 +181,16 @@ def host_ids_by_ids(session: orm.Session, vendor_id: str, product_id: str,
         .order_by(TABLE.c.host_id).limit(limit)))
 
 
+def waits_for_policy(device: DeviceRow) -> bool:
+    """Return whether a dirty device waits for another cleaning policy.
+
+    Its last attempt is what was asked for: no other one would prove more.
+    """
+    return (device.state == device_rules.DeviceState.DIRTY
+            and device.clean_token is not None
+            and device.clean_attempt == device.clean_token)
+
+
 def waits_for_vfs(device: DeviceRow) -> bool:
     """Return whether a GPU that is not clean waits for its VFs' removal.
 

@@ -11,7 +11,6 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import host_states
-from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_matching
@@ -144,8 +143,7 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
     row = _settable(session, variant, vgpu_type, name, enabled=enabled)
     change = variant_db.Change(
         version=0, variant_id=row.id, vgpu_type=vgpu_type, enabled=enabled)
-    # Whether guests can get whole GPUs decides which must be clean.
-    after = settle.change(session, host, lambda rows: recleaning.clean_again(
+    after = settle.change(session, host, lambda rows: (
         variant_matching.changed(rows, [change])))
     _record(session, variant, vgpu_type, name, enabled=enabled)
     caller.check_wanted()

@@ -5,7 +5,9 @@ import dataclasses
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
@@ -171,6 +173,92 @@ class VGPUTest(vgpu_base.VGPUTestCase):
             variant, cleaning_policy='default'))
         # The other GPU has no vGPU.
         self.assertEqual(1, len(cleaning.tasks(self.db, 'h1')))
+
+
+class AbortTest(vgpu_base.VGPUTestCase):
+    """A GPU whose only mdev was never made."""
+
+    functions = (vgpu_base.t4(0),)
+    cleaned_before = new_are_clean = False
+
+    def abort(self, claim):
+        releases.abort(self.db, base.uuids(claim), touched=False, fault=None)
+        self.denied('not_enough_available', whole=1)
+        self.clean_all()
+        self.ask(whole=1)
+
+    def test_new_gpu_is_cleaned_before_it_is_got_whole(self):
+        self.enable('passthrough', enabled=False)
+        claim = self.ask(Q4=1)
+        self.enable('passthrough')
+        self.abort(claim)
+
+    def test_gpu_is_cleaned_as_a_policy_requires_since_the_claim(self):
+        self.set_policy('reset-only')
+        self.clean_all()
+        claim = self.ask(Q4=1)
+        self.set_policy('default')
+        self.abort(claim)
+
+    def set_policy(self, policy):
+        variant_admin.set_(self.db, dataclasses.replace(
+            variant_admin.show(self.db, 'T4'), cleaning_policy=policy))
+
+
+class LostVFTest(vgpu_base.VGPUTestCase):
+    """VFs that are removed before what a guest left in them was cleaned."""
+
+    gpu = vgpu_base.PF
+    functions = (gpu, vgpu_base.vf(gpu, 0), vgpu_base.vf(gpu, 1))
+    bare = dataclasses.replace(gpu, sriov_numvfs=0, used_by=None)
+
+    def setUp(self):
+        super().setUp()
+        claim = self.ask(Q4=1)
+        claims.activate(self.db, base.uuids(claim))
+        self.claimed = base.uuids(claim)
+
+    def states(self):
+        return [device.state for device in device_admin.list_all(self.db)]
+
+    def test_gpu_is_cleaned_for_them_and_got_whole(self):
+        releases.release(self.db, self.claimed)
+        hosts.store(self.db, base.scan((self.bare,)))
+        self.assertEqual(['dirty', 'available', 'dirty'],
+                         [self.states()[0], *sorted(self.states()[1:])])
+        self.denied('not_enough_available', whole=1)
+        self.assertIn('only a cleaning', str(self.assertRaises(
+            exception.Conflict, acceptance.accept, self.db,
+            [device_admin.list_all(self.db)[0].uuid], 'new', 'op')))
+        self.clean_all()
+        self.end(self.ask(whole=1))
+        # It is as new.
+        hosts.store(self.db, base.scan(self.functions))
+        self.assertEqual(['available', 'dirty'], sorted(self.states()[1:]))
+
+    def test_gpu_is_cleaned_if_the_guest_leaves_after_them(self):
+        hosts.store(self.db, base.scan((self.bare,)))
+        self.denied('not_enough_available', whole=1)
+        releases.release(self.db, self.claimed)
+        self.denied('not_enough_available', whole=1)
+        self.clean_all()
+        self.ask(whole=1)
+
+    def test_they_are_cleaned_if_they_return_before(self):
+        releases.release(self.db, self.claimed)
+        hosts.store(self.db, base.scan((self.bare,)))
+        hosts.store(self.db, base.scan(self.functions))
+        self.assertEqual('available', self.states()[0])
+        self.assertIn('dirty', self.states()[1:])
+        self.clean_all()
+        self.assertEqual(['available'] * 3, self.states())
+
+    def test_one_that_failed_keeps_the_gpu(self):
+        releases.release(self.db, self.claimed)
+        self.clean_all(passed=False)
+        hosts.store(self.db, base.scan((self.bare,)))
+        self.assertEqual('available', self.states()[0])
+        self.denied('not_enough_available', whole=1)
 
 
 def with_vfs(number, count):
