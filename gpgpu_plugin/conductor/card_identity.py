@@ -59,7 +59,7 @@ def follow(rows: _Rows, functions: Iterable[pci.PCIFunction]) -> Followed:
     known = {gpu.stable_id: gpu for gpu in rows.devices
              if gpu.kind == device_rules.DeviceKind.PCI
              and gpu.parent_id is None}
-    used = {_gpu(rows, device).id for device in rows.devices
+    used = {rows.gpu_of(device).id for device in rows.devices
             if device.state in device_rules.ASSIGNED_STATES}
     goals = {place: card for place in found
              if (card := _coming(place, known, found, used)) is not None}
@@ -82,7 +82,7 @@ def follow(rows: _Rows, functions: Iterable[pci.PCIFunction]) -> Followed:
     for card in goals.values():
         rows = _move(rows, card, _away(card))
     for place, card in goals.items():
-        rows = _come(rows, rows.now(card), place)
+        rows = _come(rows, rows.now(card), place, others.get(place))
     return Followed(
         rows=rows, kept=kept, moved=goals.keys(),
         displaced={gpu.stable_id: rows.now(gpu)
@@ -121,18 +121,13 @@ def _difference(gpu: _Device, now: pci.Identity) -> str | None:
     return device_db.identity(gpu).difference(now)
 
 
-def _gpu(rows: _Rows, device: _Device) -> _Device:
-    """Return the GPU of a device; an mdev may be on a VF."""
-    while device.parent_id is not None:
-        device = rows.by_id[device.parent_id]
-    return device
-
-
 def _parts(rows: _Rows, gpu: _Device) -> list[_Device]:
-    """Return a GPU and all that is below its place, as they are now."""
-    place = rows.now(gpu).stable_id
-    return [device for device in rows.devices if device.id == gpu.id
-            or device.stable_id.startswith(f'{place}/')]
+    """Return a GPU, its VFs and the mdev rows on any of them.
+
+    What is below its place may be another card: a switch may have been there.
+    """
+    return [device for device in rows.devices
+            if rows.gpu_of(device).id == gpu.id]
 
 
 def _move(rows: _Rows, gpu: _Device, place: str) -> _Rows:
@@ -163,15 +158,24 @@ def _away(gpu: _Device) -> str:
     return f'away-{gpu.uuid}'
 
 
-def _come(rows: _Rows, gpu: _Device, place: str) -> _Rows:
+def _come(rows: _Rows, gpu: _Device, place: str,
+          before: _Device | None) -> _Rows:
     """Let a GPU have the place in which its card was found.
 
-    Nobody knows what happened to the card in between.
+    Nobody knows what happened to the card in between. It may be what was in
+    the place before, and did not show its number.
+
+    :param before: GPU that was in the place
     """
+    was_used = before is not None and any(
+        part.cleaned_steps == device_db.NOTHING_PASSED
+        for part in rows.with_vfs(rows.now(before)))
     rows = _move(rows, gpu, place).change(gpu, replaced_by=None)
     for part in rows.with_vfs(rows.now(gpu)):
-        rows = rows.change(part, new_in_place=True,
-                           cleaned_steps=part.cleaned_steps and None)
+        steps = device_db.NOTHING_PASSED if was_used or (
+            part.cleaned_steps == device_db.NOTHING_PASSED) else None
+        rows = holds.end_request(rows, part)
+        rows = rows.change(part, new_in_place=True, cleaned_steps=steps)
     return rows.note('distrust', [rows.now(gpu)], f'it was found at {place}')
 
 

@@ -133,20 +133,25 @@ def occupy(rows: _Rows, before: _Device, gpu: _Device, *,
     """Let a card have the place of another one.
 
     It is held if nobody knows it, nor where the other one is, unless the other
-    one awaited it.
+    one awaited it. It is also held if an operator withdrew the other one, and
+    it may be the other one: it shows no number, as another GPU on one board
+    may that shows the same.
 
     :param before: the other GPU
     :param gpu: row of the card
     :param is_new: whether no scan found the card before
     """
-    if before.present and not before.awaits_replacement:
+    difference = device_db.identity(before).difference(device_db.identity(gpu))
+    may_be_held = is_new and difference is None and hold.is_withdrawn(
+        before.holds)
+    if before.present and not before.awaits_replacement and not may_be_held:
         return rows
     rows = rows.change(before, replaced_by=gpu.uuid, awaits_replacement=False)
     if before.awaits_replacement:
         return _record(rows, before, gpu)
-    difference = device_db.identity(before).difference(device_db.identity(gpu))
     return card_identity.hold_changed(rows, gpu, (
-        f'another device was in its place: {difference}; "gpgpu-manage device '
+        f'another device was in its place: '
+        f'{difference or "this one shows no number"}; "gpgpu-manage device '
         f'release" accepts this one, "gpgpu-manage device replace" also '
         f'retires device {before.uuid}')) if is_new else rows
 

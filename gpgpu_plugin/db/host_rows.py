@@ -135,8 +135,13 @@ class HostRows:
         return self._children.get(device.id, ())
 
     def gpu_of(self, device: Device) -> Device:
-        """Return the GPU of a VF or an mdev row; any other device itself."""
-        return self.by_id[device.parent_id or device.id]
+        """Return the GPU of a VF or an mdev row; any other device itself.
+
+        An mdev may be on a VF.
+        """
+        while device.parent_id is not None:
+            device = self.by_id[device.parent_id]
+        return device
 
     def with_vfs(self, device: Device) -> Sequence[Device]:
         """Return a function and its VFs, also those that are away."""

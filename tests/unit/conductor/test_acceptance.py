@@ -9,13 +9,13 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.unit.conductor import base
 
 OPERATOR = 'root@control'
@@ -99,7 +99,7 @@ class AcceptanceTest(base.ConductorTestCase):
                           cleaned.failed('no answer'))
         self.assertIn('since it is quarantined',
                       self.refused(task.device_uuid))
-        hold_admin.release(self.db, task.device_uuid, OPERATOR)
+        released.release(self.db, task.device_uuid, OPERATOR)
         self.assertIn('not new', self.refused(task.device_uuid))
 
     def test_device_that_waits_for_another_policy_is_accepted(self):
@@ -118,7 +118,7 @@ class AcceptanceTest(base.ConductorTestCase):
         device = self.uuids(state='dirty')[0]
         withdrawal.quarantine(self.db, device, 'heat', OPERATOR)
         self.assertIn('since it is quarantined', self.refused(device))
-        hold_admin.release(self.db, device, OPERATOR)
+        released.release(self.db, device, OPERATOR)
         self.accept(device)
 
     def test_stricter_policy_has_an_accepted_device_cleaned(self):
@@ -145,3 +145,25 @@ class AcceptanceTest(base.ConductorTestCase):
         [other] = self.uuids(host='h2')
         self.assertRaises(exception.NotFound, self.accept, mine, other)
         self.assertIn(mine, self.uuids(state='dirty'))
+
+
+class UnknownCardTest(base.ConductorTestCase):
+    """A card that did not show its number while a guest had it."""
+
+    functions = (base.function(0, dsn='card'),)
+    elsewhere = {'id': '/devices/pci0000:77/01.0/00.0',
+                 'address': '0000:77:00.0'}
+
+    def test_card_that_a_guest_had_is_not_new(self):
+        hosts.store(self.db, base.scan((
+            base.function(0, dsn=None, **self.elsewhere),)))
+        self.clean_all()
+        releases.release(self.db, base.uuids(self.boot()))
+        hosts.store(self.db, base.scan((
+            base.function(0, dsn='card', **self.elsewhere),)))
+        [card] = [device for device in device_admin.list_all(self.db)
+                  if device.present]
+        self.assertEqual('dirty', card.state)
+        self.assertIn('only a cleaning', str(self.assertRaises(
+            exception.Conflict, acceptance.accept, self.db, [card.uuid],
+            'new', OPERATOR)))

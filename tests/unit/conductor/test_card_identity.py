@@ -28,6 +28,7 @@ from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import report
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.fixtures import unprivileged
 from tests.unit.conductor import base
@@ -64,7 +65,7 @@ class CardCase(test_cleaning.CleaningCase):
 
     def accept(self):
         """Have the operator release the device, and the host clean it."""
-        hold_admin.release(self.db, self.device().uuid, 'op')
+        released.release(self.db, self.device().uuid, 'op')
         self.clean_all()
         self.assertEqual(('available', None), (
             self.device().state, self.device().reason))
@@ -559,3 +560,98 @@ class FakeMachineTest(CardCase):
         unprivileged.show(self.folder, dsn=DSN, serial=b'1321')
         self.start_host()
         self.assert_quarantined('serial was 1320, is 1321')
+
+
+class BoardTest(CardCase):
+    """A board with a switch, whose GPUs are below the slot of another card."""
+
+    functions = (base.function(0, dsn='card'),)
+    board = base.function(5, id=f'{base.EIGHT[0].id}/08.0/00.0',
+                          address='0000:05:00.0', dsn='board')
+    elsewhere = {'id': '/devices/pci0000:77/01.0/00.0',
+                 'address': '0000:77:00.0'}
+
+    def setUp(self):
+        super().setUp()
+        hosts.store(self.db, base.scan((self.board,)))
+        self.clean_all()
+        self.boot()
+
+    def assert_board_is_used(self):
+        [assigned] = claims.of_host(self.db, 'h1')
+        self.assertEqual((self.board.id, 'i1'), (
+            assigned.stable_id, assigned.instance_uuid))
+        self.clean_all()
+        granted = [row.stable_id for row in self.claim(
+            1, 'i2').assignments] if self.free() else []
+        self.assertNotIn(self.board.id, granted)
+
+    def free(self):
+        return [device for device in device_admin.list_all(self.db)
+                if device.shown_state == 'available']
+
+    def test_card_that_comes_elsewhere_leaves_the_board_alone(self):
+        card = base.function(0, dsn='card', **self.elsewhere)
+        hosts.store(self.db, base.scan((self.board, card)))
+        self.assert_board_is_used()
+
+    def test_card_in_the_slot_leaves_the_board_alone(self):
+        self.report(dsn='another')
+        hosts.store(self.db, base.scan((
+            dataclasses.replace(self.board, dsn=None),)))
+        self.assert_board_is_used()
+
+
+class SharedNumberTest(CardCase):
+    """Two GPUs of a board that show one serial number, not always both."""
+
+    functions = (base.function(0, dsn=None, serial='S'),
+                 base.function(1, dsn=None, serial=None))
+
+    def test_gpu_that_may_be_a_withdrawn_one_is_held(self):
+        hold_admin.add(self.db, self.at(0).uuid, 'quarantined', 'loud', 'op')
+        hosts.store(self.db, base.scan((
+            base.replace(0, dsn=None, serial=None),
+            base.function(1, dsn=None, serial='S'))))
+        self.clean_all()
+        self.assertEqual(['quarantined'] * 2, [
+            self.at(number).state for number in range(2)])
+        self.assertIn('this one shows no number', self.at(0).reason)
+
+    def at(self, number):
+        [device] = [
+            device for device in device_admin.list_all(self.db)
+            if device.present
+            and device.stable_id == base.function(number).id]
+        return device
+
+
+class CleaningTest(CardCase):
+    """Cards that are elsewhere while they are cleaned."""
+
+    functions = (base.function(0, dsn='a'), base.function(1, dsn='b'))
+
+    def running(self):
+        tasks = self.dirty(2)
+        for task in tasks:
+            self.start(task)
+        return tasks
+
+    def test_cleaning_in_the_former_place_proves_nothing(self):
+        tasks = self.running()
+        hosts.store(self.db, base.scan((
+            base.replace(0, dsn='b'), base.function(1, dsn='a'))))
+        for task in tasks:
+            self.assertRaises(exception.Conflict, self.finish, task)
+        self.assertEqual({'dirty': 2}, self.states())
+
+    def test_cleaning_that_began_before_an_absence_proves_nothing(self):
+        tasks = self.running()
+        hosts.store(self.db, base.scan(()))
+        hosts.store(self.db, base.scan(self.functions))
+        for task in tasks:
+            self.assertRaises(exception.Conflict, self.finish, task)
+        # The request is that of the guest still.
+        self.assertEqual(
+            {task.request for task in tasks},
+            {task.request for task in cleaning.tasks(self.db, 'h1')})

@@ -32,6 +32,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import machine
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -39,6 +40,13 @@ from tests.unit.conductor import vgpu_base
 OPERATOR = 'root@control'
 SLOTS = range(3)
 SLOT = st.sampled_from(SLOTS)
+
+
+def gpu(slot, **facts):
+    """Return a GPU in a slot; the last slot is below the first one."""
+    below = {'id': f'{base.function(0).id}/08.0/00.0'}
+    return base.function(slot, **facts, **(
+        below if slot == SLOTS[-1] else {}))
 
 
 @dataclasses.dataclass(eq=False)
@@ -117,7 +125,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule()
     def report(self):
         reports.report(self.db, base.scan([
-            base.function(slot, dsn=card.dsn, serial=None)
+            gpu(slot, dsn=card.dsn, serial=None)
             for slot, card in self.slots.items() if card is not None]))
 
     @rule()
@@ -133,7 +141,7 @@ class SlotMachine(RuleBasedStateMachine):
     def at(self, stable_id):
         """Return the card that is in a place."""
         [card] = [card for slot, card in self.slots.items()
-                  if base.function(slot).id == stable_id]
+                  if gpu(slot).id == stable_id]
         return card
 
     # -- guests --------------------------------------------------------------
@@ -165,7 +173,7 @@ class SlotMachine(RuleBasedStateMachine):
     # -- the operator --------------------------------------------------------
 
     @rule(number=st.integers(0, 9), verb=st.sampled_from([
-        hold_admin.release, retirement.replace,
+        released.release, retirement.replace,
         lambda db, uuid, actor: retirement.retire(db, uuid, None, actor)]))
     def operate(self, number, verb):
         devices = self.devices()
@@ -203,7 +211,7 @@ class SlotMachine(RuleBasedStateMachine):
         used = {row.device.stable_id for row in self.host_rows().assignments}
         for slot, card in self.slots.items():
             if card is not None:
-                place = base.function(slot).id
+                place = gpu(slot).id
                 # What is in the place of a guest's card is left out.
                 assert place in present or place in used, place
 
@@ -223,7 +231,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     def place(self, card):
         [slot] = [slot for slot in SLOTS if self.slots[slot] is card]
-        return base.function(slot).id
+        return gpu(slot).id
 
     @invariant()
     def nothing_is_offered_that_was_not_cleaned_here(self):
