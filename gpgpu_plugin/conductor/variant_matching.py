@@ -241,8 +241,21 @@ def _match(rows: host_rows.HostRows, variants: Variants) -> host_rows.HostRows:
     rows = rows.put(*(
         _moved(device, names.get(device.group_id or 0),
                places[device.stable_id], groups) for device in rows.devices))
-    kept = [group for name, group in groups.items() if name in used]
+    kept = [group for name, group in groups.items()
+            if name in used or _has_settings(group, variants.rows[name])]
     return rows if kept == list(rows.bare_groups) else rows.put_groups(kept)
+
+
+def _has_settings(group: host_rows.GroupRows,
+                  variant: variant_db.VariantRow) -> bool:
+    """Return whether an operator set something of a group without devices.
+
+    They may return: a scan may find that a host cannot pass any GPU on.
+    """
+    return not variant.deleting and (
+        group.own_policy or group.own_links is not None or any(
+            row.enabled != (row.vgpu_type in variant.enabled_types)
+            for row in group.types))
 
 
 def _moved(device: host_rows.Device, before: str | None, place: Place,

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of how operators list and change groups."""
 
-
+import dataclasses
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import variant as variant_admin
+from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.objects import event as objects
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 
@@ -52,3 +55,34 @@ class GroupTest(base.ConductorTestCase):
             [(event.host, event.detail) for event in event_admin.list_all(
                 self.db, objects.EventFilter(kind='group_set'),
                 oldest_first=True)])
+
+
+class WithoutDevicesTest(base.ConductorTestCase):
+    """A group all of whose GPUs cannot be passed on for a while."""
+
+    def report(self, **facts):
+        hosts.store(self.db, base.scan(tuple(
+            dataclasses.replace(gpu, **facts) for gpu in base.EIGHT)))
+
+    def test_settings_of_an_operator_stay(self):
+        vgpu_type_admin.set_enabled(
+            self.db, 'H100', 'passthrough', 'h1', enabled=False)
+        group_admin.set_(self.db, 'h1', 'H100', 'breadth_first')
+        self.report(vfio_refusal='no IOMMU')
+        [group] = group_admin.list_all(self.db)
+        self.assertEqual((0, 0), (group.total, group.remaining))
+        self.report()
+        [group] = group_admin.list_all(self.db)
+        self.assertEqual(('breadth_first', 'group', 8), (
+            group.allocation_policy, group.policy_source, group.total))
+        self.assertRaises(exception.ClaimDenied, self.claim)
+
+    def test_group_without_settings_goes(self):
+        self.report(vfio_refusal='no IOMMU')
+        self.assertEqual((), group_admin.list_all(self.db))
+
+    def test_group_of_a_deleted_variant_goes(self):
+        group_admin.set_(self.db, 'h1', 'H100', 'breadth_first')
+        variant_admin.delete(self.db, 'H100')
+        self.assertEqual((), group_admin.list_all(self.db))
+        self.assertEqual((), variant_admin.list_all(self.db))
