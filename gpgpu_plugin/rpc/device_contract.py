@@ -25,7 +25,7 @@ class Devices(typing.Protocol):
                   ) -> tuple[admin.HoldInfo, ...]:
         """Return a page of holds, the oldest first.
 
-        :param kind: a domain.hold.HoldKind
+        :param kind: one of domain.hold.KINDS
         :param limit: as for vgpu_type_list
         :param marker: id of the hold before the first one
         :raises NotFound: no such host
@@ -62,7 +62,8 @@ class Devices(typing.Protocol):
         :raises Invalid: there is no such kind
         :raises Conflict: the device has none of the named kinds other than
             ``disabled``, a guest has a vGPU on it, another card has the place
-            of a retired one, or it is an mdev row; then nothing is removed
+            of a retired one, or ``disabled`` is a hold of its GPU or named for
+            an mdev row; then nothing is removed
         """
 
     @caller.operators(once=True)

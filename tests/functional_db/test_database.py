@@ -23,7 +23,6 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -37,6 +36,7 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import database
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.fixtures import services
 from tests.unit.cmd.upgrade import test_database as upgrade_database
@@ -415,7 +415,7 @@ class RetireBesideClaim(base.ConductorTestCase):
             shown = device_admin.show(self.db, device).shown_state
             if retired:
                 self.assertEqual('retired', shown)
-                hold_admin.release(self.db, device, 'op')
+                released.release(self.db, device, 'op')
             else:
                 self.assertEqual('assigned', shown)
                 releases.release(self.db, base.uuids(claimed))

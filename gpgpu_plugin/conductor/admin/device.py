@@ -202,28 +202,31 @@ def _reason(row: device_db.DeviceRow, host_name: str,
 
 def set_(db: api.Database, uuid: str, actor: str, *, enabled: bool,
          reason: str | None = None) -> None:
-    """Enable or disable claims of a device (Conductor.hold_add).
+    """Enable or disable claims of a device (Conductor.hold_add)."""
+    withdrawal.change(db, uuid, lambda rows, device: with_enabled(
+        rows, device, actor, enabled=enabled, reason=reason))
+
+
+def with_enabled(before: host_rows.HostRows, device: host_rows.Device,
+                 actor: str, *, enabled: bool,
+                 reason: str | None) -> host_rows.HostRows:
+    """Return the rows of a host with a device that is enabled, or disabled.
 
     A GPU stands for its VFs, of which one may have been disabled by itself.
     """
     kind = hold.HoldKind.DISABLED
-
-    def rule(before: host_rows.HostRows,
-             device: host_rows.Device) -> host_rows.HostRows:
-        withdrawal.check_no_mdev(
-            before, device, 'enabled' if enabled else 'disabled')
-        gpu = before.gpu_of(device)
-        if enabled and gpu is not device and kind in before.holds_of(gpu):
-            raise withdrawal.refused(before, device, (
-                f'it cannot be enabled: its GPU {gpu.address} is disabled; '
-                f'name the GPU, {gpu.uuid}'))
-        parts = before.with_vfs(device) if enabled else [device]
-        changed = [part for part in parts
-                   if (kind in before.holds_of(part)) is enabled]
-        rows = before
-        for part in changed:
-            rows = holds.remove(rows, part, [kind], actor)[0] if (
-                enabled) else holds.add(rows, part, kind, reason, actor)
-        return rows.note(
-            'enable' if enabled else 'disable', changed, reason)
-    withdrawal.change(db, uuid, rule)
+    withdrawal.check_no_mdev(
+        before, device, 'enabled' if enabled else 'disabled')
+    gpu = before.gpu_of(device)
+    if enabled and gpu is not device and kind in before.holds_of(gpu):
+        raise withdrawal.refused(before, device, (
+            f'it cannot be enabled: its GPU {gpu.address} is disabled; '
+            f'name the GPU, {gpu.uuid}'))
+    parts = before.with_vfs(device) if enabled else [device]
+    changed = [part for part in parts
+               if (kind in before.holds_of(part)) is enabled]
+    rows = before
+    for part in changed:
+        rows = holds.remove(rows, part, [kind], actor)[0] if (
+            enabled) else holds.add(rows, part, kind, reason, actor)
+    return rows.note('enable' if enabled else 'disable', changed, reason)

@@ -57,26 +57,22 @@ def remove(db: api.Database, uuid: str, kinds: Sequence[str],
     """Remove holds of a device (Conductor.hold_remove)."""
     known = {_kind(kind, tuple(hold.HoldKind)) for kind in kinds}
     withdrawing = known & hold.WITHDRAWING
-    if withdrawing:
-        release(db, uuid, actor, withdrawing)
-    # It cannot be refused any more.
-    if hold.HoldKind.DISABLED in known:
-        device_admin.set_(db, uuid, actor, enabled=True)
 
-
-def release(db: api.Database, uuid: str, actor: str,
-            kinds: Collection[hold.HoldKind] = hold.WITHDRAWING) -> None:
-    """Remove what withdraws a device; its host cleans it.
-
-    :param actor: operator who does it
-    :raises Conflict: see Conductor.hold_remove
-    """
     def rule(rows: host_rows.HostRows,
              device: host_rows.Device) -> host_rows.HostRows:
-        return (retirement.reinstate if hold.HoldKind.RETIRED in kinds
-                and hold.HoldKind.RETIRED in device.holds
-                else withdrawal.release)(rows, device, actor, kinds)
+        if withdrawing:
+            rows = _released(rows, device, actor, withdrawing)
+        return device_admin.with_enabled(
+            rows, rows.now(device), actor, enabled=True, reason=None,
+        ) if hold.HoldKind.DISABLED in known else rows
     withdrawal.change(db, uuid, rule)
+
+
+def _released(rows: host_rows.HostRows, device: host_rows.Device, actor: str,
+              kinds: Collection[hold.HoldKind]) -> host_rows.HostRows:
+    return (retirement.reinstate if hold.HoldKind.RETIRED in kinds
+            and hold.HoldKind.RETIRED in device.holds
+            else withdrawal.release)(rows, device, actor, kinds)
 
 
 def _kind(kind: str, allowed: Sequence[hold.HoldKind]) -> hold.HoldKind:

@@ -13,7 +13,6 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -26,6 +25,7 @@ from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -330,10 +330,10 @@ class UnmanagedAdoptionTest(AdoptionMixin, base.ConductorTestCase):
         [uuid] = [device.uuid for device in device_admin.list_all(self.db)
                   if device.stable_id == self.functions[1].id]
         withdrawal.quarantine(self.db, uuid, 'by mistake', 'op')
-        hold_admin.release(self.db, uuid, 'op')
+        released.release(self.db, uuid, 'op')
         self.assertEqual('available', self.state(1))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
-        exc = self.assertRaises(exception.Conflict, hold_admin.release,
+        exc = self.assertRaises(exception.Conflict, released.release,
                                 self.db, uuid, 'op')
         self.assertIn('unmanaged (it is the display that the host booted '
                       'with); nothing cleans it', str(exc))

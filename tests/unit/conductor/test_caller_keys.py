@@ -201,8 +201,8 @@ class SignedCallsTest(base.ConductorTestCase):
         found = []
         device = self.api.device_list(context.admin())[0]
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.admin.hold.release',
-            lambda db, device, actor, kinds: found.append(actor) or 'h1'))
+            'gpgpu_plugin.conductor.admin.hold.remove',
+            lambda db, device, kinds, actor: found.append(actor)))
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.conductor.admin.device.show',
             lambda db, uuid: device))

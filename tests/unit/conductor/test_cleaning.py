@@ -12,7 +12,6 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
@@ -24,6 +23,7 @@ from gpgpu_plugin.objects import session as session_obj
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -90,7 +90,7 @@ class VFsRefusedTest(CleaningCase):
         self.assertEqual('quarantined', device_admin.show(
             self.db, task.device_uuid).state)
         self.assertEqual((task.stable_id,), self.refused(task.stable_id))
-        hold_admin.release(self.db, task.device_uuid, 'admin')
+        released.release(self.db, task.device_uuid, 'admin')
         self.clean_all()
         self.assertEqual((), self.refused(task.stable_id))
 
@@ -399,7 +399,7 @@ class FinishedTest(CleaningCase):
         self.assertEqual(
             'cleaning failed: reset failed: looked at', device.reason)
         self.assertEqual('clean_failed', self.kinds()[-1])
-        hold_admin.release(self.db, device.uuid, 'op@c1')
+        released.release(self.db, device.uuid, 'op@c1')
         self.clean_all()
         self.assertEqual({'available': 8}, self.states())
 
@@ -585,7 +585,7 @@ class OperatorReleaseTest(CleaningCase):
 
     def test_release_makes_it_dirty_with_a_token_of_its_own(self):
         task = self.quarantined()
-        hold_admin.release(self.db, task.device_uuid, 'op@c1')
+        released.release(self.db, task.device_uuid, 'op@c1')
         [again] = cleaning.tasks(self.db, 'h1')
         self.assertNotEqual(task.token, again.token)
         self.assertEqual(task.assignment_uuid, again.assignment_uuid)
@@ -594,17 +594,17 @@ class OperatorReleaseTest(CleaningCase):
 
     def test_verdict_of_the_cleaning_before_the_release_is_refused(self):
         task = self.quarantined()
-        hold_admin.release(self.db, task.device_uuid, 'op@c1')
+        released.release(self.db, task.device_uuid, 'op@c1')
         self.assertRaises(exception.Conflict, self.start, task)
 
     def test_device_that_is_not_quarantined_is_not_released(self):
         device = device_admin.list_all(self.db)[0]
         self.assertRaises(
-            exception.Conflict, hold_admin.release,
+            exception.Conflict, released.release,
             self.db, device.uuid, 'op@c1')
         self.assertEqual({'available': 8}, self.states())
 
     def test_unknown_device_is_not_found(self):
         self.assertRaises(
-            exception.NotFound, hold_admin.release, self.db,
+            exception.NotFound, released.release, self.db,
             'none', 'op@c1')

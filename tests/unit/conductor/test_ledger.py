@@ -12,7 +12,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -22,6 +21,7 @@ from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import ledger
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
 
@@ -133,7 +133,7 @@ class RecordTest(LedgerCase):
 
     def test_release_by_an_operator_proves_nothing_and_names_who(self):
         task = self.ended(passed=False)
-        hold_admin.release(self.db, task.device_uuid, 'op@c1')
+        released.release(self.db, task.device_uuid, 'op@c1')
         [again] = cleaning.tasks(self.db, 'h1')
         found = self.last(task.device_uuid)
         self.assertEqual(
@@ -213,7 +213,7 @@ class ChainTest(LedgerCase):
     def setUp(self):
         super().setUp()
         self.uuid = self.ended(passed=False).device_uuid
-        hold_admin.release(self.db, self.uuid, 'op@c1')
+        released.release(self.db, self.uuid, 'op@c1')
         self.clean_all()
         self.assertIsNone(self.defect(self.uuid))
 
@@ -327,7 +327,7 @@ class SettingsTest(LedgerCase):
         [task] = self.dirty()
         self.clean_with(task, 'aa')
         self.clean_with(self.again(task), 'bb')
-        hold_admin.release(self.db, task.device_uuid, 'root@x')
+        released.release(self.db, task.device_uuid, 'root@x')
         [task] = [found for found in cleaning.tasks(self.db, 'h1')
                   if found.device_uuid == task.device_uuid]
         self.assertEqual('passed', self.clean_with(task, 'bb')['verdict'])

@@ -32,7 +32,6 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
@@ -42,6 +41,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -249,7 +249,7 @@ class MoveMachine(RuleBasedStateMachine):
     # -- the operator --------------------------------------------------------
 
     @rule(host=HOSTS, verb=st.sampled_from([
-        withdrawal.clean, hold_admin.release, retirement.replace]),
+        withdrawal.clean, released.release, retirement.replace]),
         which=st.integers(0, VFS))
     def operate(self, host, verb, which):
         try:

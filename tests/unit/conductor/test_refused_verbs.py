@@ -7,10 +7,10 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -20,7 +20,7 @@ VERBS = {
     'quarantined': lambda db, uuid: withdrawal.quarantine(
         db, uuid, 'loud', OPERATOR),
     'cleaned': lambda db, uuid: withdrawal.clean(db, uuid, OPERATOR),
-    'released': lambda db, uuid: hold_admin.release(
+    'released': lambda db, uuid: released.release(
         db, uuid, OPERATOR),
     'retired': lambda db, uuid: retirement.retire(db, uuid, None, 'op'),
     'replaced': lambda db, uuid: retirement.replace(db, uuid, OPERATOR),

@@ -13,7 +13,6 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -21,6 +20,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import test_withdrawal
 from tests.unit.conductor import vgpu_base
@@ -157,7 +157,7 @@ class RetireTest(RetirementCase):
 
     def test_release_brings_it_back_after_a_cleaning(self):
         self.retire()
-        hold_admin.release(self.db, self.old, OPERATOR)
+        released.release(self.db, self.old, OPERATOR)
         self.assertEqual(('dirty', 'H100'), (
             self.shown(self.old).shown_state, self.shown(self.old).variant))
         self.clean_all()
@@ -294,7 +294,7 @@ class ReplaceTest(RetirementCase):
         self.report(**NEW)
         new = self.replace().uuid
         self.assertIn(f'device {new} is in its place', self.refused(
-            hold_admin.release, self.old, OPERATOR))
+            released.release, self.old, OPERATOR))
 
     def test_assigned_gpu_is_refused(self):
         granted = self.boot(2)
@@ -338,14 +338,14 @@ class ReplaceTest(RetirementCase):
         self.report(**NEW)
         new = self.replace().uuid
         self.clean_all(passed=False)
-        hold_admin.release(self.db, new, OPERATOR)
+        released.release(self.db, new, OPERATOR)
         [task] = cleaning.tasks(self.db, 'h1')
         # The baseline of its place is that of the old card until then.
         self.assertEqual((True, False), (task.replaces, task.had_guest))
 
     def test_card_that_is_accepted_alone_leaves_the_other_one_missing(self):
         self.report(**NEW)
-        hold_admin.release(self.db, self.at_place().uuid, OPERATOR)
+        released.release(self.db, self.at_place().uuid, OPERATOR)
         # The baseline of its place is that of the old card.
         self.assertEqual([(self.at_place().uuid, True)], [
             (task.device_uuid, task.replaces)
@@ -375,7 +375,7 @@ class ReturnedTest(RetirementCase):
         self.report(**NEW)
         self.retire()
         self.assertIn('is in its place', self.refused(
-            hold_admin.release, self.old, OPERATOR))
+            released.release, self.old, OPERATOR))
         self.assertEqual('quarantined', self.at_place().state)
 
     def test_card_that_left_again_is_not_accepted(self):
@@ -429,7 +429,7 @@ class VFTest(RetirementCase):
         claims.activate(self.db, base.uuids(granted))
         releases.release(self.db, base.uuids(granted))
         self.retire()
-        hold_admin.release(self.db, self.old, OPERATOR)
+        released.release(self.db, self.old, OPERATOR)
         # A host never resets a GPU that has VFs.
         self.assertEqual(['available', 'dirty', 'dirty'], self.states())
         self.assertEqual(set(self.vfs), {
@@ -451,7 +451,7 @@ class VFTest(RetirementCase):
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(
             whole, used_by='vf', sriov_numvfs=1),)))
-        hold_admin.release(self.db, gpu, OPERATOR)
+        released.release(self.db, gpu, OPERATOR)
         shown = self.shown(gpu)
         self.assertEqual('dirty', shown.state)
         self.assertIn('remove the VFs of 0000:01:00.0 on host h1',
@@ -464,13 +464,13 @@ class VFTest(RetirementCase):
         self.retire(gpu)
         hosts.store(self.db, base.scan((dataclasses.replace(
             whole, used_by='vf', sriov_numvfs=1),)))
-        hold_admin.release(self.db, gpu, OPERATOR)
+        released.release(self.db, gpu, OPERATOR)
         self.assertEqual('available', self.shown(gpu).state)
 
     def test_vf_of_a_retired_gpu_is_released_with_it_alone(self):
         self.retire()
         self.assertIn(f'name the GPU itself: 0000:00:00.0 ({self.old})',
-                      self.refused(hold_admin.release, self.vfs[0],
+                      self.refused(released.release, self.vfs[0],
                                    OPERATOR))
         self.assertEqual(3, len(self.listed(state='retired')))
 
@@ -479,7 +479,7 @@ class VFTest(RetirementCase):
         self.report(sriov_numvfs=3)
         self.assertEqual([], self.states())
         self.assertEqual(4, len(self.listed(state='retired')))
-        hold_admin.release(self.db, self.old, OPERATOR)
+        released.release(self.db, self.old, OPERATOR)
         self.assertEqual(['available', *['dirty'] * 3], self.states())
 
     def test_vfs_of_the_new_card_are_cleaned(self):
@@ -529,7 +529,7 @@ class MdevTest(vgpu_base.VGPUTestCase):
         [gpu, row] = device_admin.list_all(self.db)
         releases.release(self.db, base.uuids(claim))
         retirement.retire(self.db, gpu.uuid, None, 'op')
-        hold_admin.release(self.db, gpu.uuid, OPERATOR)
+        released.release(self.db, gpu.uuid, OPERATOR)
         for device in (row, gpu):
             # The mdev may still be there: its host cleans no such GPU.
             self.assertEqual([device.uuid], [

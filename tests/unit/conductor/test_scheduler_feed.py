@@ -13,7 +13,6 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.domain.vgpu import capability
@@ -23,6 +22,7 @@ from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.fixtures import patience
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -127,7 +127,7 @@ class ChangesTest(FeedTestCase):
                 else cleaned.failed('looked at'))
             check_changed(state)
             if not passed:
-                hold_admin.release(self.db, task.device_uuid, 'op@c1')
+                released.release(self.db, task.device_uuid, 'op@c1')
                 check_changed('dirty')
 
     def test_deleted_host_is_reported_to_those_who_may_know_it(self):

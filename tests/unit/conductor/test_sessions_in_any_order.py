@@ -27,13 +27,13 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.virt import steps
 from tests.fixtures import known_machine
 from tests.fixtures import network as network_fixture
 from tests.fixtures import orphans
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -431,7 +431,7 @@ class SessionMachine(RuleBasedStateMachine):
             device_admin.set_(
                 self.case.db, device.uuid, 'op@c1', enabled=True)
             if device.state == 'quarantined':
-                hold_admin.release(
+                released.release(
                     self.case.db, device.uuid, 'op@c1')
         self.run_for_days()
         assert not self.machine.dirty, self.machine.dirty

@@ -10,7 +10,6 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import sighting as sighting_db
@@ -19,6 +18,7 @@ from gpgpu_plugin.domain import machine
 from gpgpu_plugin.domain import pci
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.db import base as db_base
 
@@ -157,7 +157,7 @@ class OperatorTest(SightingCase):
         self.assertIn('it was retired at 0000:00:00.0 of h1: fell off the bus',
                       self.gpu('h2').reason)
         # Its release in the new place is not undone when the old one returns.
-        hold_admin.release(self.db, self.gpu('h2').uuid, OPERATOR)
+        released.release(self.db, self.gpu('h2').uuid, OPERATOR)
         self.boot_host('h2', boot='2')
         self.assertEqual('dirty', self.gpu('h2').state)
 

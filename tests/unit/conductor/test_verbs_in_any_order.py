@@ -26,12 +26,12 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import usage as usage_db
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -262,7 +262,7 @@ class VerbMachine(RuleBasedStateMachine):
     @rule(place=PLACES)
     def release(self, place):
         device = self.at(place)
-        if self.attempt('release', hold_admin.release, device,
+        if self.attempt('release', released.release, device,
                         OPERATOR, allowed=device in self.withdrawn
                         or self.states[device] in ('quarantined', 'retired')):
             if device in self.withdrawn:

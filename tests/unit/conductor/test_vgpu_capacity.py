@@ -7,13 +7,13 @@ import uuid
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -98,7 +98,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
         [row] = [device for device in device_admin.list_all(self.db)
                   if device.state == 'quarantined']
         self.assertEqual(('mdev', 'T4-4Q'), (row.kind, row.vgpu_type))
-        hold_admin.release(self.db, row.uuid, 'op@c1')
+        released.release(self.db, row.uuid, 'op@c1')
         [task] = cleaning.tasks(self.db, 'h1')
         # The mdev that must go is that of the last assignment.
         self.assertEqual((base.uuids(claim)[0], 'T4-4Q'),

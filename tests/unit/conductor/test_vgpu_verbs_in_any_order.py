@@ -24,7 +24,6 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -35,6 +34,7 @@ from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import tenant
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -407,7 +407,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     def release_one(self, device):
         if self.attempt(
-                'release', device, hold_admin.release, OPERATOR):
+                'release', device, released.release, OPERATOR):
             self.forget_unseen(self.unit(device))
 
     @rule(data=st.data())
@@ -494,7 +494,7 @@ class VerbMachine(RuleBasedStateMachine):
 
     def try_release(self, device):
         try:
-            hold_admin.release(self.case.db, device.uuid, OPERATOR)
+            released.release(self.case.db, device.uuid, OPERATOR)
         except exception.Conflict:
             assert any(found.state != device.state for found in self.listed()
                        if found.uuid == device.uuid), device

@@ -14,12 +14,12 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from tests.fixtures import cleaned
 from tests.fixtures import examples
+from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -143,7 +143,7 @@ class _World:
         elif change.kind == 'enable':
             device_admin.set_(self.db, change.subject, 'op', enabled=True)
         elif change.kind == 'repair':
-            hold_admin.release(self.db, change.subject, 'me')
+            released.release(self.db, change.subject, 'me')
             self.clean({change.subject})
         else:
             assert change.kind == 'move', change

@@ -21,6 +21,7 @@ from gpgpu_plugin.domain import hold
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
@@ -127,18 +128,18 @@ class QuarantineTest(WithdrawalCase):
     def test_quarantine_that_is_yet_to_come_is_taken_back(self):
         granted = self.boot()
         uuid = self.quarantine(self.first().uuid).uuid
-        hold_admin.release(self.db, uuid, OPERATOR)
+        released.release(self.db, uuid, OPERATOR)
         self.assertEqual(('assigned', None), (
             self.shown(uuid).state, self.shown(uuid).reason))
         releases.release(self.db, base.uuids(granted))
         self.assertEqual('dirty', self.first().state)
         self.assertIn('it is dirty', self.refused(
-            hold_admin.release, uuid, OPERATOR))
+            released.release, uuid, OPERATOR))
 
     def test_device_that_is_released_while_it_is_claimed_is_cleaned(self):
         granted = self.claim()
         self.quarantine(self.first().uuid)
-        hold_admin.release(self.db, self.first().uuid, OPERATOR)
+        released.release(self.db, self.first().uuid, OPERATOR)
         releases.abort(self.db, base.uuids(granted), touched=False,
                        fault=None)
         self.assertEqual('dirty', self.first().state)
@@ -301,7 +302,7 @@ class VFTest(WithdrawalCase):
         granted = self.claim(variant='MI300X-VF')
         claims.activate(self.db, base.uuids(granted))
         self.quarantine(self.gpu.uuid)
-        hold_admin.release(self.db, self.gpu.uuid, OPERATOR)
+        released.release(self.db, self.gpu.uuid, OPERATOR)
         self.assertEqual(['assigned', 'available', 'dirty'],
                          sorted(self.states()))
         self.assertEqual(
@@ -325,7 +326,7 @@ class VFTest(WithdrawalCase):
         self.assertEqual(['quarantined'] * 4, self.states())
         self.assertIn('fan is loud', device_admin.list_all(
             self.db)[-1].reason)
-        hold_admin.release(self.db, self.gpu.uuid, OPERATOR)
+        released.release(self.db, self.gpu.uuid, OPERATOR)
         self.assertEqual(['available', *['dirty'] * 3], self.states())
 
     def test_vfs_that_are_away_are_cleaned_when_they_return(self):
@@ -341,7 +342,7 @@ class VFTest(WithdrawalCase):
             name='MI300X', vendor='10de', device='74a1'))
         self.report(0)
         self.clean_all()
-        for call in (withdrawal.clean, hold_admin.release):
+        for call in (withdrawal.clean, released.release):
             self.quarantine(self.gpu.uuid)
             call(self.db, self.gpu.uuid, OPERATOR)
             self.clean_all()
@@ -351,7 +352,7 @@ class VFTest(WithdrawalCase):
             self.clean_all()
         # A GPU that somebody had is not accepted as new.
         self.quarantine(self.gpu.uuid)
-        hold_admin.release(self.db, self.gpu.uuid, OPERATOR)
+        released.release(self.db, self.gpu.uuid, OPERATOR)
         self.assertIn('only a cleaning', self.refused(
             acceptance.accept, [self.gpu.uuid], 'known', OPERATOR))
         self.report(2)
@@ -378,7 +379,7 @@ class VFTest(WithdrawalCase):
             self.db)[-1].reason)
 
     def test_gpu_that_was_quarantined_without_vfs_is_never_reset(self):
-        for call in (withdrawal.clean, hold_admin.release):
+        for call in (withdrawal.clean, released.release):
             self.report(0)
             self.quarantine(self.gpu.uuid)
             self.report(2)
@@ -390,7 +391,7 @@ class VFTest(WithdrawalCase):
     def test_release_of_a_gpu_with_clean_vfs_is_refused(self):
         self.assertIn(
             'cannot be released, since it is available',
-            self.refused(hold_admin.release, self.gpu.uuid, OPERATOR))
+            self.refused(released.release, self.gpu.uuid, OPERATOR))
 
     def test_vf_of_a_disabled_gpu_is_enabled_with_its_gpu_alone(self):
         device_admin.set_(self.db, self.gpu.uuid, 'op', enabled=False)
@@ -449,13 +450,13 @@ class MdevTest(vgpu_base.VGPUTestCase):
         gpu = device_admin.list_all(self.db)[0].uuid
         withdrawal.quarantine(self.db, gpu, 'heat', OPERATOR)
         exc = self.assertRaises(
-            exception.Conflict, hold_admin.release, self.db, gpu,
+            exception.Conflict, released.release, self.db, gpu,
             OPERATOR)
         self.assertIn('instance i1 has it', str(exc))
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         releases.release(self.db, base.uuids(claim))
         self.clean_all()
-        hold_admin.release(self.db, gpu, OPERATOR)
+        released.release(self.db, gpu, OPERATOR)
         self.clean_all()
         self.ask(Q4=1)
 
@@ -468,7 +469,7 @@ class MdevTest(vgpu_base.VGPUTestCase):
         self.assertIn('hold list', str(self.assertRaises(
             exception.Conflict, withdrawal.clean, self.db, gpu.uuid,
             OPERATOR)))
-        hold_admin.release(self.db, gpu.uuid, OPERATOR)
+        released.release(self.db, gpu.uuid, OPERATOR)
         self.clean_all()
         self.ask(Q4=1)
 

@@ -12,7 +12,6 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
@@ -23,6 +22,7 @@ from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import usage_list
 from tests.fixtures import clocks
 from tests.fixtures import database
+from tests.fixtures import released
 from tests.unit.conductor import base
 
 DAY = datetime.timedelta(days=1)
@@ -93,7 +93,7 @@ class PurgeTest(base.ConductorTestCase):
         self.assertEqual(2, self.purge().assignments)
         self.assertEqual({self.uuids[2], aborted}, self.left())
         [device] = device_admin.list_all(self.db, state='quarantined')
-        hold_admin.release(self.db, device.uuid, 'root')
+        released.release(self.db, device.uuid, 'root')
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertTrue(task.had_guest)
 

@@ -5,6 +5,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.domain import hold
+from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 
@@ -38,6 +39,21 @@ class HoldTest(base.ConductorTestCase):
             exception.Conflict, hold_admin.remove, self.db, device.uuid,
             ['disabled', 'failed'], 'op')
         self.assertEqual(1, len(hold_admin.list_all(self.db)))
+
+    def test_refusal_of_one_kind_removes_none_of_the_others(self):
+        gpu = base.replace(0, used_by='vf', sriov_numvfs=1, sriov_totalvfs=1)
+        hosts.store(self.db, base.scan((gpu, base.function(
+            0, id=f'{gpu.id}/vf0', dsn=None, address='0000:00:00.1',
+            pf=gpu.id, vf_index=0))))
+        [vf] = [device for device in device_admin.list_all(self.db)
+                if device.parent]
+        hold_admin.add(self.db, vf.parent, 'disabled', None, 'op')
+        hold_admin.add(self.db, vf.uuid, 'quarantined', 'why', 'op')
+        self.assertRaises(
+            exception.Conflict, hold_admin.remove, self.db, vf.uuid,
+            ['quarantined', 'disabled'], 'op')
+        self.assertEqual({'disabled', 'quarantined'}, {
+            found.kind for found in hold_admin.list_all(self.db)})
 
     def test_operators_do_not_set_what_conductors_find_out(self):
         for kind in (hold.HoldKind.FAILED, hold.HoldKind.IDENTITY_CHANGED,
