@@ -20,14 +20,11 @@ import os_traits
 from nova import exception as nova_exception
 from nova import utils
 from nova.compute import resource_tracker
-from oslo_log import log as logging
 
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.objects import inventory as inventory_obj
-
-LOG = logging.getLogger(__name__)
 
 _P = typing.ParamSpec('_P')
 _R = typing.TypeVar('_R')

@@ -212,7 +212,8 @@ def _distrust_free(rows: _Rows, listed: Collection[str]) -> _Rows:
 
     Somebody may have used them since the backup. A GPU of which the book has
     a vGPU was clean when it was claimed, and is not used itself. A GPU that
-    got its VFs after the backup is dirty until these are removed (reports).
+    got its VFs after the backup is dirty until these are removed
+    (observation).
     """
     # A vGPU that only the backup has may have ended, and the whole GPU have
     # been used after it. If it has not, the GPU is cleaned once it has.

@@ -18,13 +18,9 @@ def of_host(ctxt: _Context, host: str) -> author.Author:
     return _author(ctxt, f'{_Kind.HOST} {host}')
 
 
-def of_operator(ctxt: _Context, actor: str | None = None) -> author.Author:
-    """Return the author of what an operator's call changes.
-
-    :param actor: who the call says it is; default what its context says
-    """
-    return _author(
-        ctxt, f'{_Kind.OPERATOR} {signed(ctxt, actor or _said(ctxt))}')
+def of_operator(ctxt: _Context) -> author.Author:
+    """Return the author of what an operator's call changes."""
+    return _author(ctxt, f'{_Kind.OPERATOR} {operator(ctxt)}')
 
 
 def operator(ctxt: _Context) -> str:

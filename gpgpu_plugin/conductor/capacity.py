@@ -31,7 +31,7 @@ are (db.device)."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedGroup:
-    """A group, both as rows that are written and as a value for decisions."""
+    """A group, both as rows and as a value for decisions."""
 
     rows: group_db.GroupRows
     value: group_rules.GroupCapacity

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
@@ -38,8 +37,6 @@ from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.rpc import doctor_contract
-
-LOG = logging.getLogger(__name__)
 
 _Repair = drift_mod.Repair
 _DEVICE_EVENTS = {

@@ -74,7 +74,7 @@ def own_demands(session: orm.Session, request: objects.ClaimRequest,
     """Return the part of the request that is for the plugin's classes.
 
     :raises ClaimDenied: such a class has no group on the host, is disabled,
-        or its variant is being changed
+        or its variant is being deleted
     """
     demands = []
     for demand in request.request.demands:

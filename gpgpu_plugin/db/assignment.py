@@ -33,8 +33,6 @@ UNKNOWN_REQUEST = ''
 @dataclasses.dataclass(frozen=True, slots=True)
 class AssignmentRow:
     """An active assignment; tables.ASSIGNMENTS gives its columns' meaning.
-
-    Like DeviceRow, it is a value instead of an object of the ORM.
     """
 
     device: device_db.DeviceRow

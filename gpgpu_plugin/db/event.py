@@ -91,12 +91,9 @@ _REASON = 64
 
 
 def add(session: orm.Session, kind: event.Kind, host: str | None = None,
-        device: device_db.DeviceRow | None = None,
-        assignment: assignment_db.AssignmentRow | None = None,
-        detail: str | None = None, *, level: int | None = None) -> None:
-    """Record what happened, to which device and assignment."""
-    add_all(session, host, [Event(
-        kind, [(device, assignment)], detail, level)])
+        detail: str | None = None) -> None:
+    """Record what happened to a host, or to none."""
+    add_all(session, host, [Event(kind, [(None, None)], detail)])
 
 
 class Event(typing.NamedTuple):

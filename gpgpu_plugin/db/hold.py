@@ -21,6 +21,9 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import hold
 
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.db import device as device_db
+
 TABLE = tables.HOLDS
 
 
@@ -49,40 +52,21 @@ SINCE_NOW = datetime.datetime.max
 COLUMNS = tuple(TABLE.c[name] for name in Hold._fields)
 """Columns of a Hold, in its order."""
 
-IS_OF_DEVICE = TABLE.c.device_id.in_([
-    tables.DEVICES.c.id, tables.DEVICES.c.parent_id])
-"""Condition of joins: a hold is of a device or of its GPU."""
-
-
-class AnyDevice(typing.Protocol):
-    """A row of a device, as an object or as a value."""
-
-    @property
-    def id(self) -> int:
-        """Id of the row."""
-
-    @property
-    def parent_id(self) -> int | None:
-        """Id of the row of its GPU."""
-
-
 Kinds = frozenset[str]
 """Kinds of the holds of a device, and of those of its GPU."""
 
 
 def is_held(kinds: Iterable[str],
-            device: sa.FromClause = tables.DEVICES, *,
-            is_inherited: bool = True) -> sa.ColumnElement[bool]:
+            device: sa.FromClause = tables.DEVICES,
+            ) -> sa.ColumnElement[bool]:
     """Return the condition that a device, or its GPU, has one of some holds.
 
     :param device: ``tables.DEVICES``, or an alias of the table
-    :param is_inherited: whether those of its GPU count
     """
     held = sa.select(TABLE.c.device_id).where(
         TABLE.c.kind.in_(sorted(kinds)))
-    own = device.c.id.in_(held)
-    return sa.or_(own, sa.func.coalesce(device.c.parent_id, 0).in_(held)) if (
-        is_inherited) else own
+    return sa.or_(device.c.id.in_(held),
+                  sa.func.coalesce(device.c.parent_id, 0).in_(held))
 
 
 def text(found: Hold) -> str | None:
@@ -161,7 +145,7 @@ def is_host_held(kind: hold.HostHoldKind) -> sa.ColumnElement[bool]:
     return tables.HOSTS.c.id.in_(held_hosts(kind))
 
 
-def of_rows(session: orm.Session, devices: Collection[AnyDevice],
+def of_rows(session: orm.Session, devices: Collection[device_db.DeviceRow],
             ) -> Mapping[int, Sequence[Hold]]:
     """Return the holds of devices, and then those of their GPUs, by id."""
     found = of_devices(session, {

@@ -186,8 +186,8 @@ GROUPS = sa.Table(
     sa.Index(None, 'variant_id'))
 """The GPUs of one variant on one host: one resource provider.
 
-Unique key: one group for each host and variant. Index ``variant_id``: a
-variant is changed and deleted together with its groups.
+Unique key: one group for each host and variant. Index ``variant_id``: the
+groups of a variant, in lists, and when the variant is deleted.
 """
 
 TYPES = sa.Table(
@@ -270,8 +270,8 @@ DEVICES = sa.Table(
     sa.Column('pci_function', sa.Text, nullable=False,
               comment='JSON of the PCI function that the last scan read.'),
     sa.Column('new_in_place', sa.Boolean, nullable=False, default=False,
-              comment='What its host knows of its place is of another device, '
-              'and no cleaning there has passed yet.'),
+              comment='What its host knows of its place is of another device: '
+              'no cleaning there has passed, and nobody has claimed it yet.'),
     sa.Column('awaits_replacement', sa.Boolean, nullable=False, default=False,
               comment='It is retired, and the next device in its place is '
               'accepted.'),
@@ -306,9 +306,9 @@ DEVICES = sa.Table(
 Without a group it is unmanaged.
 
 Unique keys: a device is found by UUID, and by its place on its host.
-Indexes: the devices of a variant's groups, when it changes; the VFs and
-mdevs of a device, when it is shown; the hosts with devices that a variant
-matches, in the order of their ids.
+Indexes: the devices of groups, in lists and counts; the VFs and mdevs of a
+device, when it is shown; the hosts with devices that a variant matches, in the
+order of their ids.
 """
 
 HOLDS = sa.Table(

@@ -207,8 +207,8 @@ class GroupCapacity:
     def refusals(self, offered: OfferedType) -> Iterator[request.Refusal]:
         """Yield why nobody can claim a type of the group; none if they can.
 
-        While its host is drained, or its variant is changed or deleted,
-        nothing of it is claimed.
+        While its host is drained, or its variant is being deleted, nothing
+        of it is claimed.
         """
         if self.draining:
             yield request.Refusal(

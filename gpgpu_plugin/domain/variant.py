@@ -25,8 +25,6 @@ _IDS = ('vendor', 'device', *_OPTIONAL)
 IDENTITY = (*_IDS, 'type', 'resource_class')
 """Fields that say which devices a variant has, and what instances of them
 were allocated. They cannot change while one is assigned."""
-OFFER = ('traits', 'mix_policy', 'unsupported_ok', 'link_partitions')
-"""Fields that change what groups offer, to later instances alone."""
 
 
 class Status(enum.StrEnum):

@@ -17,8 +17,8 @@ class VariantInfo(variant.Variant):
     """A variant, with the number of devices that it matches now.
 
     :ivar status: a domain.variant.Status
-    :ivar reason: why its last change was undone, which hosts keep it from
-        ending, or why its GPUs may not pass its cleaning policy
+    :ivar reason: why its GPUs may not pass its cleaning policy; None: they
+        may, or one has
     :ivar hosts_pending: number of hosts that do not have its last change yet
     """
 
@@ -94,7 +94,7 @@ class GroupInfo:
 
     :ivar policy_source: ``group`` or ``variant``, of which the allocation
         policy is
-    :ivar remaining: 0 if its host is silent or disabled
+    :ivar remaining: 0 if its host is silent, restored or disabled
     :ivar host_state: a domain.host_state.HostState; None: not known
     :ivar links_source: ``group`` or ``variant``, of which the table of link
         partitions is, or ``host``, whose drivers report them; None: nobody
@@ -149,7 +149,7 @@ class VGPUTypeInfo:
     :ivar max_vgpu_per_pgpu: number that fits on one empty GPU
     :ivar max_capacity: number that fits on all GPUs if they are empty
     :ivar remaining_capacity: number that can be claimed now; 0 if its host is
-        silent
+        silent, restored or disabled
     :ivar assigned: number of assigned vGPUs
     :ivar host_state: a domain.host_state.HostState; None: not known
     """
@@ -195,8 +195,8 @@ class DeviceInfo:
     :ivar type: type of the variant
     :ivar companions: addresses of the other functions of its card, which go
         to the same guest
-    :ivar replaces: UUID of the retired device whose place it took; only in
-        the answer about one device
+    :ivar replaces: UUID of the device whose place it took; only in the
+        answer about one device
     :ivar replaced_by: UUID of the device that took its place
     :ivar link_partitions: names of the link partitions that it is in
     """

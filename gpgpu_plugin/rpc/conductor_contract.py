@@ -45,8 +45,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
     Every method may raise the errors that it names, which are classes of
     gpgpu_plugin.exception and keep their values on the wire. A method with
     an ``origin`` raises Fenced if another session speaks for the host,
-    SessionLost if the database does not know the session, and all but
-    ``report`` raise Conflict if the session has not reported yet.
+    SessionLost if the database does not know the session. Those that need
+    what the host has now raise Conflict if the session has not reported yet.
     """
 
     # -- compute hosts ------------------------------------------------------
@@ -213,8 +213,9 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """Return which GPUs of a host must not get VFs now.
 
         A GPU that has VFs is not cleaned as a whole. So one that waits to be
-        cleaned or for another host, is quarantined, retired or assigned gets
-        none. Neither does one that another service manages.
+        cleaned, is quarantined, retired or assigned gets none. Neither does
+        one that another service manages, nor any of a host that has not
+        reported since a restore of the database.
 
         :param gpus: stable ids of GPUs that would get VFs
         """
@@ -261,7 +262,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         results: Sequence[cleaning.StepResult],
         driver_capacities: report_obj.DriverCapacities | None,
     ) -> inventory_obj.HostInventory:
-        """Change a device from cleaning to available or quarantined.
+        """End the cleaning of a device, which is available or dirty then.
 
         :param steps: those that the CleanTask named; if the policy requires
             others now, the device is dirty again

@@ -63,9 +63,9 @@ class Operators(typing.Protocol):
                     before: admin.VariantInfo | None) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
 
-        If one of domain.variant.IDENTITY changes, its devices cannot be
-        claimed until all hosts have the new fields. Other fields can change
-        while its devices are assigned; instances keep what they have.
+        None of domain.variant.IDENTITY can change while its devices are
+        assigned. All others can; instances keep what they have. Each claim
+        goes by the new fields, also on a host that does not have them yet.
 
         :param before: as the caller read it; None: whatever it is
         :raises NotFound: no variant has this name
@@ -77,13 +77,12 @@ class Operators(typing.Protocol):
     def variant_delete(self, ctxt: _Context, *, name: str) -> None:
         """Delete a variant; its devices become unmanaged.
 
-        The variant remains, and its devices cannot be claimed, until every
+        Nobody can claim its devices any more. The variant remains until every
         host has applied the deletion.
 
         :raises NotFound: no variant has this name
-        :raises Conflict: one of its devices is assigned, its last change is
-            not applied to all hosts, or an instance got one of its devices
-            meanwhile, and the change was undone
+        :raises Conflict: one of its devices is assigned, or it is being
+            deleted already
         """
 
     @caller.operators()
@@ -111,8 +110,7 @@ class Operators(typing.Protocol):
         :param host: None for all hosts, including those that report later
         :returns: the type on the first hosts, at most one page
         :raises NotFound: no GPU of the variant has such a type
-        :raises Conflict: another type has the same resource class, or the
-            last change of the variant is not applied to all hosts
+        :raises Conflict: another type has the same resource class
         """
 
     @caller.operators()
@@ -187,8 +185,6 @@ class Operators(typing.Protocol):
         :returns: the group, or the first ones, at most one page
         :raises NotFound: no such group or variant
         :raises Invalid: not a domain.allocation.request.AllocationPolicy
-        :raises Conflict: the last change of the variant is not applied to
-            all hosts
         """
 
     @caller.operators(once=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that migrations create the models' schema, on SQLite."""
+"""Tests that migrations create the schema of the tables, on SQLite."""
 
 import contextlib
 import itertools

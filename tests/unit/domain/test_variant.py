@@ -60,7 +60,8 @@ class CheckTest(base.BaseTestCase):
     def test_every_field_is_part_of_the_identity_or_changes_at_any_time(self):
         self.assertEqual(
             {field.name for field in dataclasses.fields(variant.Variant)},
-            {'name', *variant.IDENTITY, *variant.OFFER, 'cleaning_policy',
+            {'name', *variant.IDENTITY, 'traits', 'mix_policy',
+             'unsupported_ok', 'link_partitions', 'cleaning_policy',
              'memory_mib', 'allocation_policy'})
 
 

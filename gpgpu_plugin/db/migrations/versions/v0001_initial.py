@@ -315,7 +315,8 @@ def _devices() -> None:
                           'read.'),
         sa.Column('new_in_place', sa.Boolean(), nullable=False,
                   comment='What its host knows of its place is of another '
-                          'device, and no cleaning there has passed yet.'),
+                          'device: no cleaning there has passed, and nobody '
+                          'has claimed it yet.'),
         sa.Column('awaits_replacement', sa.Boolean(), nullable=False,
                   comment='It is retired, and the next device in its place '
                           'is accepted.'),
