@@ -278,8 +278,8 @@ class GroupCapacity:
                or child.state != _AVAILABLE
                for child in self.children[gpu.id]):
             return False
-        # A GPU that has vGPUs, or may have some, is somebody else's.
-        return not (gpu.foreign_vgpus or gpu.function.sriov_numvfs
+        # A GPU that may have vGPUs is somebody else's.
+        return not (gpu.function.sriov_numvfs
                     or pci.VGPU_TYPES in gpu.function.unreadable
                     or gpu_rules.passthrough_refusal(gpu.function)
                     or (not self.variant.unsupported_ok

@@ -193,6 +193,14 @@ class ChangeTest(AssignmentsTestCase):
                     assignment.used_seconds
                     for assignment in self.book().with_use()])
 
+    def test_use_of_a_device_goes_on_when_the_book_changes(self):
+        for time, instance in ((1000.0, 'i1'), (1100.0, 'i2')):
+            with fixtures.MonkeyPatch('time.time', lambda time=time: time):
+                self.book().add(instance, [make_assignment(instance)])
+                used = {assignment.instance_uuid: assignment.used_seconds
+                        for assignment in self.book().with_use()}
+        self.assertEqual({'i1': 100, 'i2': 0}, used)
+
     def test_prepared_device_is_noted_until_it_is_cleaned(self):
         self.book().prepare([make_assignment(stable_id='/devices/x')])
         self.assertTrue(self.book().is_prepared('/devices/x'))

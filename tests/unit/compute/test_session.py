@@ -139,6 +139,14 @@ class SecondComputeTest(SessionCase):
             exception.Fenced, self.tracker.session.call, self.api.activate,
             [assignment.uuid for assignment in claim.assignments])
 
+    def test_process_that_was_replaced_does_not_take_the_host_back(self):
+        restarted = self.make_tracker()
+        restarted.run_once()
+        self.assertRaises(exception.Fenced, self.claim)
+        self.tracker.run_once()
+        self.assertTrue(self.tracker.session.is_fenced)
+        restarted.session.call(self.api.claim, self.request(1))
+
     def test_nothing_is_reconciled_before_the_first_report(self):
         self.claim()
         self.tracker = self.make_tracker()

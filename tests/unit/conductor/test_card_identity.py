@@ -202,6 +202,8 @@ class MovedTest(CardCase):
         device = self.move(third)
         self.assertNotEqual(self.before.uuid, device.uuid)
         self.assertEqual('dirty', device.state)
+        # It is at the place of neither.
+        self.assertFalse(self.old().present)
 
     def test_card_comes_to_the_place_of_one_that_left(self):
         # Each knows its place again when it returns.

@@ -420,6 +420,17 @@ class FinishedTest(CleaningCase):
                             'host did not do it'), (state, reason))
         self.assertEqual('', self.row(task).cleaned_steps)
 
+    def test_step_that_the_host_only_names_is_not_proven(self):
+        self.set_variant(cleaning_policy='reset-only')
+        [task] = self.dirty()
+        self.start(task)
+        cleaning.finished(
+            self.db, task.device_uuid, task.token, (*task.steps, 'canary'),
+            cleaned.results(task.steps))
+        self.assertEqual({'available': 8}, self.states())
+        self.set_variant(cleaning_policy='default')
+        self.assertEqual({'available': 7, 'dirty': 1}, self.states())
+
     def test_policy_that_changes_during_the_cleaning_counts(self):
         [task] = self.dirty()
         self.set_variant(cleaning_policy='scrub', memory_mib=81920)

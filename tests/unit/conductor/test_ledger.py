@@ -80,6 +80,17 @@ class RecordTest(LedgerCase):
             'assignment_uuid': task.assignment_uuid, 'instance_uuid': 'i1',
             'project_id': 'p1', 'actor': None, 'version': 1}, found)
 
+    def test_cleaning_is_that_after_the_last_tenant(self):
+        first = self.ended()
+        [assignment] = self.boot(instance='i2').assignments
+        self.assertEqual(first.device_uuid, assignment.device_uuid)
+        releases.release(self.db, [assignment.uuid])
+        self.clean_all()
+        self.assertEqual(
+            [(first.assignment_uuid, 'i1'), (assignment.uuid, 'i2')],
+            [(found['assignment_uuid'], found['instance_uuid'])
+             for found in self.history(first.device_uuid)])
+
     def test_failed_cleaning_says_why(self):
         found = self.last(self.ended(passed=False).device_uuid)
         self.assertEqual(('failed', 'reset failed: looked at', 1), (

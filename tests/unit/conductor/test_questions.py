@@ -114,6 +114,14 @@ class QuestionsTest(QuestionsBase):
         self.assertIn('h1 answered too late', log.output)
         self.assertEqual(0, self.rows())
 
+    def test_second_answer_does_not_replace_the_first_one(self):
+        def reply():
+            for usages in ((USAGE,), ()):
+                self.other.answer('h1', self.asked[-1][1], usages)
+        self.reply = reply
+        self.assertEqual((USAGE,), self.questions.usage(
+            context.admin(), 'h1', []))
+
     def test_question_of_a_dead_conductor_is_deleted_by_a_later_one(self):
         self.db.write(lambda session: session.execute(
             sa.insert(host_answer_db.TABLE).values(

@@ -278,6 +278,16 @@ class CheckTest(SessionCase):
             60, later)
         self.assertEqual({'available': 8}, self.states())
 
+    def test_list_that_lacks_an_assignment_of_the_book_is_a_lost_session(
+            self):
+        origin = self.started()
+        known = base.uuids(claims.claim(self.db, self.request(1), 60, origin))
+        claims.of_origin(self.db, origin, known)
+        exc = self.assertRaises(
+            exception.SessionLost, claims.of_origin, self.db, origin,
+            (*known, 'unknown'))
+        self.assertIn('does not have assignments unknown', str(exc))
+
     def test_session_of_a_deleted_host_is_lost(self):
         origin = self.started()
         host_admin.delete(self.db, 'h1')

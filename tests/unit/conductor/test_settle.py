@@ -119,6 +119,13 @@ class SettleTest(base.ConductorTestCase):
             rows.devices[0], errors='{"aer": 1}'))
         self.assertEqual(0, grown)
 
+    def test_lost_allocation_of_an_assignment_is_news(self):
+        self.claim(1)
+        inventory, grown = self.settle(lambda rows: rows.put_assignments(*(
+            dataclasses.replace(row, allocated=False)
+            for row in rows.assignments)))
+        self.assertEqual(((8, 1), 1), (self.offered(inventory), grown))
+
     def test_events_of_all_devices_are_one_statement(self):
         def rule(rows):
             for device in rows.devices:

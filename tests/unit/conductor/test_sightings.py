@@ -84,6 +84,21 @@ class TravelTest(SightingCase):
         self.boot_host('h2', boot='2')
         self.assertEqual(['available', 'dirty'], self.states())
 
+    def test_gpu_is_known_elsewhere_by_its_serial_number_alone(self):
+        card = [base.replace(0, dsn=None, serial='S')]
+        self.boot_host('h2', card)
+        self.clean('h2')
+        self.boot_host('h3', card)
+        self.boot_host('h2', card, boot='2')
+        self.assertEqual('dirty', self.gpu('h2').state)
+
+    def test_same_report_after_a_boot_is_news(self):
+        # Nothing is new in the first one, so that its digest is kept.
+        self.boot_host('h1')
+        self.boot_host('h2')
+        self.boot_host('h1', boot='2')
+        self.assertEqual('dirty', self.gpu().state)
+
     def test_gpu_that_stayed_is_not_cleaned_for_the_number_of_another(self):
         self.boot_host('h2')
         retirement.retire(self.db, self.gpu('h2').uuid, None, 'op')

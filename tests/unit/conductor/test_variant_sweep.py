@@ -358,6 +358,16 @@ class TypeTest(ChangeCase):
         self.run_all()
         self.assertEqual([True] * 5, self.enabled())
 
+    def test_type_of_another_variant_on_the_host_stays_enabled(self):
+        variant_admin.create(self.db, A100)
+        hosts.store(self.db, base.scan(
+            [base.function(0), base.function(1, device='20b0')], host='h1',
+            node_uuid=self.node_uuid('h1')))
+        self.set_('h1')
+        self.assertEqual({'A100': True, 'H100': False}, {
+            info.variant: info.enabled
+            for info in vgpu_type_admin.list_all(self.db, 'h1')})
+
     def test_caller_who_has_given_up_changes_nothing(self):
         def give_up():
             raise exception.RequestExpired(

@@ -298,6 +298,31 @@ class VFTest(WithdrawalCase):
         self.clean_all()
         self.assertEqual(['available'] * 3, self.states())
 
+    def used_vf(self):
+        """Let a guest have a VF; return the task of its cleaning."""
+        granted = self.claim(variant='MI300X-VF')
+        claims.activate(self.db, base.uuids(granted))
+        releases.release(self.db, base.uuids(granted))
+        [task] = cleaning.tasks(self.db, 'h1')
+        return task
+
+    def test_dirty_vf_of_a_quarantined_gpu_is_not_cleaned(self):
+        self.used_vf()
+        self.quarantine(self.gpu.uuid)
+        self.assertEqual((), cleaning.tasks(self.db, 'h1'))
+
+    def test_quarantine_of_the_gpu_ends_the_cleaning_of_its_vf(self):
+        task = self.used_vf()
+        self.start(task)
+        self.quarantine(self.gpu.uuid)
+        self.assertRaises(exception.Conflict, self.finish, task)
+
+    def test_vf_of_a_quarantined_gpu_is_cleaned_with_its_gpu_alone(self):
+        self.quarantine(self.gpu.uuid)
+        self.assertIn(
+            f'its GPU {self.gpu.address} is quarantined; name the GPU',
+            self.refused(withdrawal.clean, self.vfs[0].uuid, OPERATOR))
+
     def test_release_of_the_gpu_takes_back_its_quarantine(self):
         granted = self.claim(variant='MI300X-VF')
         claims.activate(self.db, base.uuids(granted))

@@ -210,6 +210,18 @@ class PurgeTest(base.ConductorTestCase):
         self.purge()
         self.assertEqual(set(), self.kept() & set(self.uuids))
 
+    def test_reverted_migration_stays_known_to_a_host_that_is_away(self):
+        uuids = base.uuids(self.claim_destination(1, 'm1'))
+        claims.activate(self.db, uuids)
+        releases.release(self.db, uuids)
+        self.clean_all()
+        self.life(9)
+        self.hear(-60)
+        self.purge()
+        with self.db.reader() as session:
+            self.assertEqual(
+                set(uuids), assignment_db.known(session, uuids))
+
     def test_interrupted_purge_goes_on(self):
         """Each usage is kept once, wherever a run ended."""
         self.useFixture(fixtures.MonkeyPatch(
