@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench [NAME ...] [--json FILE]``: no name runs all."""
+"""``python -m bench [NAME ...] [--json FILE]``: no name runs all.
+
+``python -m bench simulate --help`` says how to place a trace of requests.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from bench import report
 from bench import reports
 from bench import scan
 from bench import variants
+from bench.simulation import command
 from tests.fixtures import cleaned
 from tests.fixtures import services
 
@@ -46,12 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Nothing is measured if a benchmark lacks what it needs. What was measured
     before a benchmark fails is printed and written all the same.
     """
+    given = sys.argv[1:] if argv is None else argv
+    if given[:1] == ['simulate']:
+        return command.main(given[1:])
     known = BENCHMARKS | PARTS
     parser = argparse.ArgumentParser(prog='python -m bench')
     parser.add_argument('names', nargs='*', metavar='NAME',
                         help='one of ' + ', '.join(sorted(known)))
     parser.add_argument('--json', type=pathlib.Path, metavar='FILE')
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(given)
     for name in arguments.names:
         if name not in known:
             parser.error(f'no benchmark {name!r} (known: '

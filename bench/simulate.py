@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from bench import departures
 from bench import simulate_plot
 from bench import workloads
-from gpgpu_plugin.domain.simulation import arrivals
-from gpgpu_plugin.domain.simulation import trace
+from bench.simulation import arrivals
+from bench.simulation import policies
+from bench.simulation import trace
 from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import policies
 from gpgpu_plugin.domain.weighing import policy as policy_mod
 
 OPENB = pathlib.Path(__file__).parent / 'openb'

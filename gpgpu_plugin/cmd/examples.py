@@ -97,12 +97,6 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         '--machine hgx-h100-8 --text',
     ),
     'pci record': ('gpu1.yaml',),
-    'simulate': (
-        '--nodes nodes.csv --requests requests.csv --policy pack',
-        '--nodes nodes.csv --requests requests.csv --policy fgd --seed 42 43',
-        '--nodes nodes.csv --requests requests.csv --policy pack '
-        '--link-partitions H100=partitions.json',
-    ),
     'status': (
         '',
         '-f json',

@@ -78,10 +78,7 @@ class Ranking:
 
     def _start(self) -> None:
         """Begin anew with other offers or another mix."""
-        made = policies.make(self._name)
-        if made is None:
-            raise ValueError(f'unknown policy {self._name}')
-        self._policy = made
+        self._policy = policies.POLICIES[self._name]()
         self._catalogue = catalogue_mod.Catalogue(list(self.view.offers))
         self._mix = self.view.mix
         self._policy.start(self._catalogue.mix(

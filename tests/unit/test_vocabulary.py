@@ -42,7 +42,7 @@ ALLOWED = re.compile(
     r'\w*creatable_vgpu_types\w*|_?CREATABLE_VGPU_TYPES'
     # Who holds a lock of the database.
     r'|\w*lock_holder'
-    # The operator's option of "simulate": the mix is learnt from requests.
+    # An option of "python -m bench simulate".
     r'|learn_mix'
     # An attribute of unittest.mock's mocks.
     r'|side_effect'

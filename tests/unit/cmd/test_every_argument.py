@@ -107,17 +107,6 @@ UNKNOWN = {
     'pci record': (
         ('/nowhere/x.json', '/nowhere/x.json: cannot be written: No such'),
         ('--sysfs-root /nowhere', '/nowhere/bus/pci/devices: cannot be')),
-    'simulate': [
-        ('--nodes /nowhere/n --requests /nowhere/r --policy pack '
-         '--link-partitions T4=/nowhere/l', 'file /nowhere/l does not exist'),
-        *((f'--nodes {nodes} --requests /nowhere/r --policy {policy} '
-           f'--load {load} --seed {seed}', text)
-          for nodes, policy, load, seed, text in (
-            ('/nowhere/n', 'pack', '1', '1', '/nowhere/n: cannot be read'),
-            ('/dev/null', 'pack', '1', '1', '/dev/null'),
-            ('/nowhere/n', 'luck', '1', '1', 'one of best-fit, '),
-            ('/nowhere/n', 'pack', 'much', '1', 'a number from 0.01 to 10'),
-            ('/nowhere/n', 'pack', '1', 'x', 'a whole number')))],
     'usage export': (('--to /nowhere/u.csv', '/nowhere/u.csv: cannot be'),
                      ('--to /', 'file /: it exists')),
     'usage list': (

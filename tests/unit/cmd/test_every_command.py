@@ -30,7 +30,7 @@ from tests.unit.cmd import base as cmd_base
 
 # Commands that read no configuration: of this machine, or of files.
 ALONE = {'complete', 'host designate', 'host show-designated', 'pci list',
-         'pci record', 'simulate'}
+         'pci record'}
 NO_SCHEMA = {
     'db sync': 'makes it', 'db version': 'says that there is none',
     'key init': 'makes the key from which those in the database come'}

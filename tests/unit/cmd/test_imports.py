@@ -43,7 +43,6 @@ IMPORTS = {
     'ledger': RPC,
     'map': RPC,
     'pci': set(),
-    'simulate': set(),
     'usage': RPC,
     'usage_export': RPC,
     'variant': RPC,

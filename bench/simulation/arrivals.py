@@ -14,7 +14,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gpgpu_plugin.domain.simulation import cloud as cloud_mod
+from bench.simulation import cloud as cloud_mod
 from gpgpu_plugin.domain.weighing import host as host_mod
 from gpgpu_plugin.domain.weighing import mix as mix_mod
 from gpgpu_plugin.domain.weighing import policy as policy_mod

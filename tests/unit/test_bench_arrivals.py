@@ -8,12 +8,12 @@ import random
 
 from oslotest import base
 
-from gpgpu_plugin.domain.simulation import arrivals
-from gpgpu_plugin.domain.simulation import trace
-from gpgpu_plugin.domain.weighing import policies
+from bench.simulation import arrivals
+from bench.simulation import policies
+from bench.simulation import trace
 from tests.unit.domain.weighing import test_host
 
-OPENB = pathlib.Path(__file__).parents[4] / 'bench' / 'openb'
+OPENB = pathlib.Path(__file__).parents[2] / 'bench' / 'openb'
 WHOLE = test_host.request(1, 1)
 
 

@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies
 from oslotest import base
 
-from gpgpu_plugin.domain.simulation import cloud as cloud_mod
+from bench.simulation import cloud as cloud_mod
+from bench.simulation import policies
 from gpgpu_plugin.domain.weighing import foresight
 from gpgpu_plugin.domain.weighing import host as host_mod
 from gpgpu_plugin.domain.weighing import mix as mix_mod
-from gpgpu_plugin.domain.weighing import policies
 from tests.unit.domain.weighing import test_host
 
 REQUESTS = strategies.one_of(

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from oslotest import base
 
+from bench.simulation import trace
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import partition
-from gpgpu_plugin.domain.simulation import trace
 from gpgpu_plugin.domain.weighing import host as host_mod
 from tests.unit.domain.weighing import test_host
 

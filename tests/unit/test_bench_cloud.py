@@ -7,9 +7,9 @@ import random
 
 from oslotest import base
 
-from gpgpu_plugin.domain.simulation import cloud as cloud_mod
+from bench.simulation import cloud as cloud_mod
+from bench.simulation import policies
 from gpgpu_plugin.domain.weighing import mix as mix_mod
-from gpgpu_plugin.domain.weighing import policies
 from tests.unit.domain.weighing import test_host
 
 WHOLE = test_host.request(2, 4)

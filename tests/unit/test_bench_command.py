@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of ``gpgpu-manage simulate``."""
+"""Tests of ``python -m bench simulate``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.cmd import manage
+from bench import __main__ as bench_main
 
 NODES = 'cpu_milli,memory_mib,gpu,model\n16000,65536,10,T4\n'
 REQUESTS = ('cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n'
@@ -33,7 +33,7 @@ class SimulateTest(base.BaseTestCase):
                     policy='pack'):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = manage.run([
+            code = bench_main.main([
                 'simulate', '--nodes', self.file('nodes.csv', nodes),
                 '--requests', self.file('requests.csv', requests),
                 '--policy', policy, *arguments])

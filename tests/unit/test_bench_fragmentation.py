@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslotest import base
 
-from gpgpu_plugin.domain.weighing import fragmentation
+from bench.simulation import fragmentation
 from gpgpu_plugin.domain.weighing import mix as mix_mod
 from tests.unit.domain.weighing import test_host
 

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Simulation of a cloud that places a trace of requests."""
