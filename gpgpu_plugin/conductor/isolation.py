@@ -2,11 +2,9 @@
 """The host aggregate from which instances without GPUs are kept away.
 
 Nova keeps them away (``[scheduler] enable_isolated_aggregate_filtering``).
-This thread makes the right hosts its members. Without a threshold it calls
-Nova's API only after a host got or lost its groups, while a move fails, and
-every ten minutes. With one it reads the aggregate from Nova, and the vCPUs of
-hosts with free GPUs from Placement, in each iteration. No call of a host or a
-scheduler waits for it.
+This thread makes the hosts with groups of GPUs its members. It calls Nova's
+API only after a host got or lost its groups, while a move fails, and every ten
+minutes. No call of a host or a scheduler waits for it.
 
 Any number of conductors have the thread, and one at a time compares. The
 others learn of its moves from Nova's list of members.
@@ -20,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 import openstack
@@ -37,7 +34,6 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import gpu_host
 from gpgpu_plugin.db import sync_lock
 from gpgpu_plugin.domain import event
-from gpgpu_plugin.domain import isolation as rules
 from gpgpu_plugin.domain import naming
 
 LOG = logging.getLogger(__name__)
@@ -55,10 +51,6 @@ for some minutes, in which instances without GPUs would fill the host."""
 
 TIMEOUT = 30.0
 """Seconds that an API may take for an answer."""
-
-_MOST_FAILURES = 3
-"""Hosts one after the other of which Placement says nothing, before it is
-taken for one that does not answer at all."""
 
 _MARK = naming.AGGREGATE_MARK
 _METADATA = {_MARK: 'true', naming.GPU_HOST_KEY: 'required'}
@@ -102,7 +94,6 @@ class Isolation:
                  cloud: isolation_cloud.Cloud | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._name: str = conf.gpgpu.isolation_aggregate
-        self._threshold: float | None = conf.gpgpu.isolation_vcpus_per_gpu
         self._db = database
         self._clock = clock
         self._stopping = threading.Event()
@@ -164,9 +155,8 @@ class Isolation:
             return
         self._tried = {''}
         aggregate = self._aggregate()
-        free = self._free_of(hosts)
-        moves = self._moves(free, aggregate)
-        self._place(hosts, aggregate, {move.host for move in moves})
+        moves = self._moves({host.name for host in hosts}, aggregate)
+        self._place(hosts, aggregate)
         for move in moves:
             if not self._stopping.is_set():
                 self._try(aggregate, move)
@@ -177,22 +167,18 @@ class Isolation:
             is_right) else ((), 0.0)
 
     def _place(self, hosts: Sequence[gpu_host.GPUHost],
-               aggregate: isolation_cloud.Aggregate,
-               moving: Collection[str]) -> None:
-        """Have Placement agree with Nova about the hosts that do not move."""
+               aggregate: isolation_cloud.Aggregate) -> None:
+        """Have Placement know of all members that Nova has."""
         placed = self._cloud.placed(aggregate)
         for host in hosts:
-            is_member = host.name in aggregate.hosts
-            if (host.name not in moving and not self._stopping.is_set()
-                    and is_member != (host.node_uuid in placed)
+            if (host.name in aggregate.hosts and host.node_uuid not in placed
+                    and not self._stopping.is_set()
                     and self._do(host.name, 'Placement', functools.partial(
-                        self._cloud.place, aggregate, host.node_uuid,
-                        is_member=is_member))):
+                        self._cloud.place, aggregate, host.node_uuid))):
                 LOG.info(
-                    'Corrected in Placement that %(host)s is %(place)s '
-                    'aggregate %(aggregate)s, as Nova has it',
-                    {'host': host.name, 'aggregate': self._name,
-                     'place': 'in' if is_member else 'not in'})
+                    'Corrected in Placement that %(host)s is in aggregate '
+                    '%(aggregate)s, as Nova has it',
+                    {'host': host.name, 'aggregate': self._name})
 
     def _right_until(self, hosts: Sequence[gpu_host.GPUHost],
                      aggregate: isolation_cloud.Aggregate) -> float:
@@ -207,13 +193,9 @@ class Isolation:
         return self._seen.get(name, self._began_at) + LEAVE_AFTER
 
     def _is_right(self, hosts: Sequence[gpu_host.GPUHost]) -> bool:
-        """Return whether nothing changed that decides about the members.
-
-        With a threshold instances without GPUs do, of which only Placement
-        knows.
-        """
+        """Return whether nothing changed that decides about the members."""
         right, until = self._right
-        return (self._threshold is None and self._clock() < until
+        return (self._clock() < until
                 and {host.name for host in hosts}
                 == {host.name for host in right})
 
@@ -238,60 +220,19 @@ class Isolation:
             found = self._cloud.set_metadata(found, _METADATA)
         return found
 
-    def _free_of(self, hosts: Sequence[gpu_host.GPUHost],
-                 ) -> dict[str, rules.FreeResources]:
-        """Return what hosts have left; those for which it fails are left out.
-
-        :raises ERRORS: it fails for several hosts, one after the other
-        """
-        free: dict[str, rules.FreeResources] = {}
-        failures = 0
-        for host in hosts:
-            if self._stopping.is_set():
-                return {}
-            try:
-                free[host.name] = self._free(host)
-            except isolation_cloud.ERRORS as exc:
-                self._tried.add(host.name)
-                self._fail(host.name, f'vCPUs: {exc}')
-                failures += 1
-                if failures == _MOST_FAILURES:
-                    raise
-            else:
-                failures = 0
-        return free
-
-    def _moves(self, free: Mapping[str, rules.FreeResources],
+    def _moves(self, wanted: Collection[str],
                aggregate: isolation_cloud.Aggregate) -> list[_Move]:
-        """Return the moves; a host of which nothing is known stays."""
-        moves = rules.moves(aggregate.hosts, (
-            name for name, left in free.items() if left.is_isolated(
-                self._threshold, before=name in aggregate.hosts)))
-        kinds: dict[event.Kind, Sequence[str]] = {
-            'isolate': moves.enter, 'unisolate': moves.leave}
-        now = self._clock()
-        return [_Move(kind=kind, host=name,
-                      detail=self._detail(free.get(name)))
-                for kind, names in kinds.items() for name in names
-                if name in free or self._leaves_at(name) <= now]
-
-    def _free(self, host: gpu_host.GPUHost) -> rules.FreeResources:
-        """Return what a host has left; Placement is asked if it matters."""
-        if self._threshold is None or not host.free_gpus:
-            return rules.FreeResources(free_gpus=host.free_gpus)
-        return rules.FreeResources(
-            free_gpus=host.free_gpus,
-            free_vcpus=self._cloud.free_vcpus(host.node_uuid))
-
-    def _detail(self, left: rules.FreeResources | None) -> str:
-        aggregate = f'aggregate {self._name}'
-        if left is None:
-            return (f'{aggregate}: it has had no groups of GPUs for '
-                    f'{LEAVE_AFTER / 60:.0f} minutes')
-        if self._threshold is None:
-            return f'{aggregate}: it has groups of GPUs'
-        return (f'{aggregate}: {left.describe()}, each of which needs '
-                f'{self._threshold:g}')
+        """Return the moves; a member that lacked groups for long leaves."""
+        now, name = self._clock(), f'aggregate {self._name}'
+        return [
+            *(_Move(kind='isolate', host=host,
+                    detail=f'{name}: it has groups of GPUs')
+              for host in sorted(set(wanted) - aggregate.hosts)),
+            *(_Move(kind='unisolate', host=host,
+                    detail=f'{name}: it has had no groups of GPUs for '
+                           f'{LEAVE_AFTER / 60:.0f} minutes')
+              for host in sorted(aggregate.hosts - set(wanted))
+              if self._leaves_at(host) <= now)]
 
     def _try(self, aggregate: isolation_cloud.Aggregate, move: _Move) -> None:
         """Move a host.

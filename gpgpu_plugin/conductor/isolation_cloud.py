@@ -12,16 +12,11 @@ from keystoneauth1 import exceptions as keystone_exceptions
 from openstack import connection as sdk_connection
 from openstack import exceptions as sdk_exceptions
 
-from gpgpu_plugin.domain.why_not import placement
-
 ERRORS = (sdk_exceptions.SDKException, keystone_exceptions.ClientException)
 """Errors of a cloud that does not answer, or refuses."""
 
 _JSON = typing.Any
 """An answer of a service; nothing but its reader knows its shape."""
-
-_CPUS = ('VCPU', 'PCPU')
-_INVENTORY = ('total', 'reserved', 'allocation_ratio')
 
 _WITH_UUID = '2.41'
 """Microversion of Nova from which aggregates have UUIDs."""
@@ -103,39 +98,18 @@ class Cloud:
         return frozenset(provider['uuid']
                          for provider in found['resource_providers'])
 
-    def place(self, aggregate: Aggregate, node_uuid: str, *,
-              is_member: bool) -> None:
-        """Have Placement know whether a compute node is in an aggregate.
+    def place(self, aggregate: Aggregate, node_uuid: str) -> None:
+        """Have Placement know that a compute node is in an aggregate.
 
-        "nova-manage placement sync_aggregates" does the same for members.
+        "nova-manage placement sync_aggregates" does the same.
         """
         path = f'/resource_providers/{node_uuid}/aggregates'
         placement_api = self._connection.placement
         before = _json(placement_api.get, path,
                        microversion=_WITH_GENERATION)
-        others = set(before['aggregates']) - {aggregate.uuid}
         _json(placement_api.put, path, microversion=_WITH_GENERATION, json={
-            **before, 'aggregates': sorted(
-                others | ({aggregate.uuid} if is_member else set()))})
-
-    def free_vcpus(self, node_uuid: str) -> int | None:
-        """Return the free vCPUs of a compute node, dedicated ones included.
-
-        :returns: None: Placement does not know the node, or none of its vCPUs
-        """
-        path = f'/resource_providers/{node_uuid}'
-        placement_api = self._connection.placement
-        try:
-            inventories = _json(placement_api.get, f'{path}/inventories')
-            usages = _json(placement_api.get, f'{path}/usages')
-        except sdk_exceptions.NotFoundException:
-            return None
-        free = [placement.Inventory(
-                    used=usages['usages'].get(name, 0),
-                    **{field: record[field] for field in _INVENTORY}).free
-                for name, record in inventories['inventories'].items()
-                if name in _CPUS]
-        return sum(free) if free else None
+            **before,
+            'aggregates': sorted({*before['aggregates'], aggregate.uuid})})
 
 
 def _aggregate(answer: Mapping[str, _JSON]) -> Aggregate:

@@ -89,12 +89,6 @@ OPTS = [
              'isolation_aggregate, as an administrator. By default the '
              'environment variables of OpenStack clients name it, such as '
              'OS_CLOUD.'),
-    cfg.FloatOpt(
-        'isolation_vcpus_per_gpu', min=0.0,
-        help='Number of free vCPUs for each free GPU below which a host '
-             'enters isolation_aggregate. It leaves the aggregate when it has '
-             'enough for one free GPU more, or no free GPU. By default all '
-             'hosts with GPUs are always in the aggregate.'),
     cfg.ListOpt(
         'exact_device_projects', default=[],
         help='IDs of the projects whose servers may name their GPUs in the '

@@ -10,7 +10,6 @@ from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import isolation_cloud
 from tests.fixtures import cloud
-from tests.fixtures import cloud_views
 
 _TRAIT = 'trait:CUSTOM_GPGPU_HOST'
 
@@ -127,29 +126,3 @@ class AlwaysTest(IsolationCloud):
             self.assertEqual(
                 {f'gpu1 {device["address"]}'} if status == 'ACTIVE' else set(),
                 self.devices_of(server))
-
-
-class ThresholdTest(IsolationCloud):
-    """Servers without GPUs may use the vCPUs that free GPUs do not need."""
-
-    def test_host_moves_in_and_out_as_vcpus_and_gpus_are_used(self) -> None:
-        vcpus = self.cloud.free_vcpus(cloud_views.node_uuid('gpu1'))
-        assert vcpus is not None
-        self.assertIsNone(self.cloud.free_vcpus(
-            cloud_views.node_uuid('nowhere')))
-        # Just enough for all eight GPUs.
-        self.flags(isolation_vcpus_per_gpu=vcpus / 8, group='gpgpu')
-        self.keep()
-        self.assertEqual([], self.members())
-        self.boot(self.plain)
-        self.assertEqual(['gpu1'], self.members())
-        self.boot(self.plain, 'ERROR')
-        # Six free GPUs, and vCPUs for one more, are left then.
-        server = self.boot(self.flavor_set('--gpu', 'H100=2'))
-        self.assertEqual([], self.members())
-        self.boot(self.plain)
-        # GPUs that are cleaned are as good as free.
-        self.delete(server)
-        self.assertEqual(['gpu1'], self.members())
-        self.boot(self.plain, 'ERROR')
-        self.assertEqual(['isolate', 'unisolate', 'isolate'], self.moves())

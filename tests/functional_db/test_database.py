@@ -556,7 +556,7 @@ for _mixin in (PostgreSQLMixin, MariaDBMixin):
         test_cleaning.OperatorReleaseTest, test_recleaning.CleanAgainTest,
         test_ledger.RecordTest, test_ledger.ChainTest, ledger_rows.LedgerTest,
         test_confirmation.ConfirmationTest, test_reports.ReportTest,
-        test_isolation.ThresholdTest,
+        test_isolation.AlwaysTest,
         test_variant.VariantTest, test_variant.PendingTest,
         changes.SweepTest, changes.ClaimTest, changes.OtherHostsTest,
         changes.PolicyTest, changes.TypeTest, changes.CrashTest,

@@ -12,19 +12,16 @@ from openstack import exceptions as sdk_exceptions
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import isolation
 from gpgpu_plugin.conductor import isolation_cloud
-from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
-from tests.fixtures import hosts
 from tests.unit.conductor import base
 
 METADATA = {'gpgpu:managed': 'true', 'trait:CUSTOM_GPGPU_HOST': 'required'}
 
 
 class FakeCloud:
-    """Aggregates by name, and the free vCPUs of each compute node.
+    """Aggregates by name.
 
     :ivar calls: names of the methods that were called
     :ivar error: raised by each of them
@@ -43,7 +40,6 @@ class FakeCloud:
         self.unplaced = set()
         self.silent = set()
         self.aggregates = {}
-        self.vcpus = {}
         self.calls = []
         self.error = None
         self.unknown = set()
@@ -87,11 +83,11 @@ class FakeCloud:
         self._called('placed')
         return frozenset(self.placed_nodes)
 
-    def place(self, aggregate, node_uuid, *, is_member):
-        self._called(f'place {node_uuid} {is_member}')
+    def place(self, aggregate, node_uuid):
+        self._called(f'place {node_uuid}')
         if node_uuid in self.silent:
             raise sdk_exceptions.NotFoundException(f'no node {node_uuid}')
-        self.placed_nodes ^= {node_uuid}
+        self.placed_nodes.add(node_uuid)
 
     def add_host(self, aggregate, host):
         self._called(f'add {host}')
@@ -104,12 +100,6 @@ class FakeCloud:
     @property
     def hosts(self):
         return self.aggregates['gpus'].hosts
-
-    def free_vcpus(self, node_uuid):
-        self._called('free_vcpus')
-        if node_uuid in self.silent:
-            raise sdk_exceptions.SDKException(f'no answer for {node_uuid}')
-        return self.vcpus.get(node_uuid)
 
 
 class IsolationTestCase(base.ConductorTestCase):
@@ -186,7 +176,7 @@ class AlwaysTest(IsolationTestCase):
         self.cloud.silent.add(second)
         self.assertEqual(['find', 'create', 'set_metadata', 'add h1',
                           'add h2'], self.run_once())
-        place = [f'place {base.NODE} True', f'place {second} True']
+        place = [f'place {base.NODE}', f'place {second}']
         self.assertEqual(['find', *place], self.run_once())
         # A node that Placement does not have yet is tried again.
         self.assertEqual(['find', place[1]], self.run_once())
@@ -200,17 +190,6 @@ class AlwaysTest(IsolationTestCase):
         self.assertEqual(['find'], self.run_once())
         self.run_once()
         self.assertEqual([], self.cloud.calls)
-
-    def test_placement_gets_to_know_who_left(self):
-        self.cloud.add('gpus', METADATA, ['h1'])
-        self.conf.set_override('isolation_vcpus_per_gpu', 16.0, 'gpgpu')
-        self.isolation = self.keeper()
-        self.cloud.vcpus[base.NODE] = 1000
-        self.cloud.unplaced = {'h1'}
-        self.assertIn('remove h1', self.run_once())
-        self.assertIn(f'place {base.NODE} False', self.run_once())
-        self.assertEqual(set(), self.cloud.placed_nodes)
-        self.assertIn('h1 is not in aggregate gpus', self.log.output)
 
     def test_nothing_moves_while_placement_does_not_answer(self):
         self.cloud.placed = mock.Mock(
@@ -326,82 +305,3 @@ class AlwaysTest(IsolationTestCase):
         exc = self.assertRaises(
             exception.ConfigInvalid, isolation.Isolation, self.conf, self.db)
         self.assertIn('nowhere', str(exc))
-
-
-class ThresholdTest(IsolationTestCase):
-    """Hosts are isolated below 16 free vCPUs for each free GPU."""
-
-    def setUp(self):
-        super().setUp()
-        self.conf.set_override('isolation_vcpus_per_gpu', 16.0, 'gpgpu')
-        self.isolation = self.keeper()
-        self.cloud.add('gpus', METADATA)
-
-    def after(self, vcpus):
-        """Return the moves after a change of the free vCPUs."""
-        self.cloud.vcpus[base.NODE] = vcpus
-        return [call for call in self.run_once()
-                if call not in ('find', 'free_vcpus', 'placed')]
-
-    def test_host_enters_and_leaves_with_room_in_between(self):
-        self.assertEqual([[], ['add h1'], [], [], ['remove h1'], []], [
-            self.after(vcpus) for vcpus in (128, 127, 128, 143, 144, 128)])
-        self.assertEqual([('isolate', 'h1'), ('unisolate', 'h1')],
-                         self.events())
-        self.assertIn('127 free vCPUs for 8 free GPUs, each of which needs 16',
-                      self.log.output)
-
-    def report_hosts(self, number):
-        for host in range(2, number + 1):
-            hosts.store(self.db, base.scan(
-                [dataclasses.replace(function, dsn=f'{host}-{function.dsn}')
-                 for function in base.EIGHT],
-                host=f'h{host}', node_uuid=f'node-{host}'))
-            self.cloud.vcpus[f'node-{host}'] = 0
-
-    def test_host_of_which_placement_says_nothing_stays_where_it_is(self):
-        self.report_hosts(4)
-        self.cloud.add('gpus', METADATA, ['h2'])
-        self.cloud.silent = {base.NODE, 'node-2'}
-        self.assertEqual(['add h3', 'add h4'], self.after(0))
-        self.assertEqual({'h2', 'h3', 'h4'}, self.cloud.hosts)
-        self.assertEqual(1, self.log.output.count('(h1), trying again'))
-        self.after(0)
-        self.assertEqual(1, self.log.output.count('(h1), trying again'))
-        self.cloud.silent.clear()
-        self.assertEqual(['add h1'], self.after(0))
-
-    def test_placement_that_says_nothing_of_many_is_not_asked_on(self):
-        self.report_hosts(9)
-        self.cloud.silent = {base.NODE, *(
-            f'node-{host}' for host in range(2, 9))}
-        self.assertEqual([], self.after(0))
-        self.assertEqual(3, self.cloud.calls.count('free_vcpus'))
-
-    def test_keeper_that_stops_asks_for_no_further_host(self):
-        self.report_hosts(3)
-
-        def stop(node_uuid):
-            self.cloud.calls.append('free_vcpus')
-            self.isolation.stop()
-            return 0
-        self.cloud.free_vcpus = stop
-        self.assertEqual([], self.after(0))
-        self.assertEqual(1, self.cloud.calls.count('free_vcpus'))
-
-    def test_gpus_that_are_cleaned_count_as_free(self):
-        granted = self.boot(8)
-        self.assertEqual([], self.after(0))
-        self.assertNotIn('free_vcpus', self.cloud.calls)
-        releases.release(self.db, base.uuids(granted))
-        self.assertEqual(['add h1'], self.after(127))
-
-    def test_host_that_is_drained_is_isolated(self):
-        self.assertEqual([], self.after(1000))
-        host_admin.drain(self.db, 'h1', 'op', draining=True)
-        self.assertEqual(['add h1'], self.after(1000))
-
-    def test_unknown_vcpus_are_not_free(self):
-        self.assertEqual(['add h1'], self.after(None))
-        self.assertIn('an unknown number of free vCPUs for 8',
-                      self.log.output)
