@@ -47,8 +47,7 @@ _Context = gpgpu_context.RequestContext
 
 
 @contract.serve(conductor_contract.Conductor)
-class ConductorManager(operator_calls.OperatorCalls,
-                       conductor_contract.Conductor):
+class ConductorManager(operator_calls.OperatorCalls):
     """Version 3.0 of the conductor's API; see Endpoint for the parameters."""
 
     target = oslo_messaging.Target(version=conductor_contract.VERSION)

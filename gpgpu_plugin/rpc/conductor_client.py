@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import time
 import typing
 from collections.abc import Callable
@@ -18,12 +20,14 @@ from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import pages
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 _Context = gpgpu_context.RequestContext
 _Conductor = conductor_contract.Conductor
 _Result = typing.TypeVar('_Result')
 _Arguments = typing.ParamSpec('_Arguments')
+_Client = typing.TypeVar('_Client', bound='ConductorClient')
 
 
 _TRIES = 4
@@ -58,6 +62,44 @@ def signing(conf: cfg.ConfigOpts, kind: gpgpu_context.CallerKind, topic: str,
         name if kind is gpgpu_context.CallerKind.HOST else None))
 
 
+def calls(served: type[object]) -> Callable[[type[_Client]], type[_Client]]:
+    """Return a decorator: a client calls all methods of a contract.
+
+    A list gets all its pages: ``limit`` is the number of rows then. Methods
+    that the class itself has stay as they are.
+    """
+    def decorate(client: type[_Client]) -> type[_Client]:
+        for name, method in contract.methods(served).items():
+            if name not in vars(client):
+                setattr(client, name, _calling(method))
+        return client
+    return decorate
+
+
+def _calling(method: Callable[..., typing.Any]) -> Callable[..., object]:
+    signature, page = inspect.signature(method), pages.size_of(method)
+    longer = contract.longer_by(method)
+
+    @functools.wraps(method)
+    def call(self: ConductorClient, ctxt: _Context, *args: object,
+             **kwargs: object) -> object:
+        bound = signature.bind(self, ctxt, *args, **kwargs)
+        bound.apply_defaults()
+        _, _, *names = bound.arguments
+        arguments = {name: bound.arguments[name] for name in names}
+        ask = functools.partial(self._call_within, self._timeout + longer,
+                                method, ctxt)
+        if page is None:
+            return ask(**arguments)
+        limit, marker = arguments.pop('limit'), arguments.pop('marker')
+        return pages.collect(
+            lambda limit, marker: ask(
+                **arguments, limit=limit, marker=marker),
+            # Commands have None for all.
+            pages.ALL if limit is None else limit, marker, page)
+    return call
+
+
 class ConductorClient:
     """Client that sends calls to any live conductor.
 
@@ -85,17 +127,6 @@ class ConductorClient:
             # A key that is missing is found now, not by the first call.
             self._channel(caller)
         self._probed = False
-
-    def _call(
-        self,
-        method: Callable[
-            typing.Concatenate[_Conductor, _Context, _Arguments], _Result],
-        ctxt: _Context,
-        *args: _Arguments.args,
-        **kwargs: _Arguments.kwargs,
-    ) -> _Result:
-        return self._call_within(
-            self._timeout, method, ctxt, *args, **kwargs)
 
     def _call_within(
         self,

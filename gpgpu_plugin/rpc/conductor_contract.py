@@ -7,7 +7,6 @@ Hosts, schedulers and commands use nothing else of the conductor.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -32,10 +31,12 @@ _Context = gpgpu_context.RequestContext
 Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Allocated units by provider UUID, consumer UUID and resource class."""
 
+_NO_AGES: Mapping[str, int] = {}
+
 
 class Conductor(operator_contract.Operators, device_contract.Devices,
                 doctor_contract.Doctor, history_contract.History,
-                why_not_contract.WhyNot, typing.Protocol):
+                why_not_contract.WhyNot):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 
     The decorators say who may call each of them. A host speaks for itself
@@ -44,7 +45,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     Every method may raise the errors that it names, which are classes of
     gpgpu_plugin.exception and keep their values on the wire. A method with
-    an ``origin`` raises Fenced if another session speaks for the host,
+    an ``origin`` raises Fenced if another session speaks for the host, and
     SessionLost if the database does not know the session. Those that need
     what the host has now raise Conflict if the session has not reported yet.
     """
@@ -52,7 +53,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
     # -- compute hosts ------------------------------------------------------
 
     @caller.hosts('request.host', once=True)
-    def begin_session(self, ctxt: _Context, *,
+    def begin_session(self, ctxt: _Context,
                       request: session_obj.SessionRequest,
                       ) -> session_obj.Session:
         """Let a start of nova-compute speak for its host.
@@ -67,16 +68,15 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
+    def digest(self, ctxt: _Context, origin: session_obj.Origin) -> int:
         """Return the digest of a host's generation and assignments.
 
         See objects.session.digest. It shows that nova-compute is alive, too.
         """
 
     @caller.hosts('origin.host')
-    def report(self, ctxt: _Context, *, origin: session_obj.Origin,
-               report: report_obj.HostReport,
-               ) -> inventory_obj.HostInventory:
+    def report(self, ctxt: _Context, origin: session_obj.Origin,
+               report: report_obj.HostReport) -> inventory_obj.HostInventory:
         """Store the devices that a host found. Idempotent.
 
         A scan that was overtaken by a newer one of its session is dropped.
@@ -86,7 +86,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('host')
-    def host_inventory(self, ctxt: _Context, *, host: str,
+    def host_inventory(self, ctxt: _Context, host: str,
                        ) -> inventory_obj.HostInventory:
         """Return the current inventory of a host's groups.
 
@@ -94,7 +94,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host', once=True)
-    def claim(self, ctxt: _Context, *, origin: session_obj.Origin,
+    def claim(self, ctxt: _Context, origin: session_obj.Origin,
               request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         """Claim devices for an instance: all of them or none.
 
@@ -107,12 +107,11 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host', once=True)
-    def activate(
-        self, ctxt: _Context, *, origin: session_obj.Origin,
-        assignments: Sequence[str],
-        driver_capacities: report_obj.DriverCapacities | None,
-        guest_addresses: claim_obj.GuestAddresses | None,
-    ) -> inventory_obj.HostInventory:
+    def activate(self, ctxt: _Context, origin: session_obj.Origin,
+                 assignments: Sequence[str],
+                 driver_capacities: report_obj.DriverCapacities | None = None,
+                 guest_addresses: claim_obj.GuestAddresses | None = None,
+                 ) -> inventory_obj.HostInventory:
         """Mark assignments as active: the guest runs and the lease ends.
 
         The devices change from provisioning to assigned. Idempotent: a host
@@ -125,11 +124,11 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def abort(
-        self, ctxt: _Context, *, origin: session_obj.Origin,
-        assignments: Sequence[str], touched: bool, fault: str | None,
-        driver_capacities: report_obj.DriverCapacities | None,
-    ) -> inventory_obj.HostInventory | None:
+    def abort(self, ctxt: _Context, origin: session_obj.Origin,
+              assignments: Sequence[str], *, touched: bool,
+              fault: str | None = None,
+              driver_capacities: report_obj.DriverCapacities | None = None,
+              ) -> inventory_obj.HostInventory | None:
         """End claims that were not activated; skip those that have ended.
 
         :param touched: True if hardware may have been changed: the devices
@@ -140,8 +139,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def release(self, ctxt: _Context, *, origin: session_obj.Origin,
-                assignments: Sequence[str], ages: Mapping[str, int],
+    def release(self, ctxt: _Context, origin: session_obj.Origin,
+                assignments: Sequence[str], ages: Mapping[str, int] = _NO_AGES,
                 ) -> inventory_obj.HostInventory | None:
         """End provisioning or active assignments; their devices become dirty.
 
@@ -154,10 +153,9 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def confirm_migration(
-        self, ctxt: _Context, *, origin: session_obj.Origin,
-        confirmation: claim_obj.MigrationConfirmation,
-    ) -> tuple[inventory_obj.HostInventory, ...]:
+    def confirm_migration(self, ctxt: _Context, origin: session_obj.Origin,
+                          confirmation: claim_obj.MigrationConfirmation,
+                          ) -> tuple[inventory_obj.HostInventory, ...]:
         """Give the devices of a migration's destination the role
         ``instance``, and release those of the source, in one transaction.
 
@@ -169,8 +167,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def host_assignments(self, ctxt: _Context, *,
-                         origin: session_obj.Origin, known: Sequence[str],
+    def host_assignments(self, ctxt: _Context, origin: session_obj.Origin,
+                         known: Sequence[str] = (),
                          ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments on the host.
 
@@ -180,11 +178,11 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def compare_allocations(
-        self, ctxt: _Context, *, origin: session_obj.Origin, number: int,
-        allocations: Allocations, assignments: Sequence[str],
-        used: Sequence[str],
-    ) -> inventory_obj.HostInventory:
+    def compare_allocations(self, ctxt: _Context, origin: session_obj.Origin,
+                            number: int, allocations: Allocations,
+                            assignments: Sequence[str],
+                            used: Sequence[str] = (),
+                            ) -> inventory_obj.HostInventory:
         """Record which assignments a Placement allocation still covers.
 
         A device that is assigned without an allocation is reserved in the
@@ -203,12 +201,12 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     @caller.hosts(None)
     @caller.operators()
-    def instance_assignments(self, ctxt: _Context, *, instance_uuid: str,
+    def instance_assignments(self, ctxt: _Context, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments of an instance, on every host."""
 
     @caller.hosts('origin.host')
-    def vfs_refused(self, ctxt: _Context, *, origin: session_obj.Origin,
+    def vfs_refused(self, ctxt: _Context, origin: session_obj.Origin,
                     gpus: Sequence[str]) -> tuple[str, ...]:
         """Return which GPUs of a host must not get VFs now.
 
@@ -221,7 +219,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('host')
-    def clean_tasks(self, ctxt: _Context, *, host: str,
+    def clean_tasks(self, ctxt: _Context, host: str,
                     ) -> tuple[claim_obj.CleanTask, ...]:
         """Return the devices that a host has to clean.
 
@@ -229,7 +227,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def clean_started(self, ctxt: _Context, *, origin: session_obj.Origin,
+    def clean_started(self, ctxt: _Context, origin: session_obj.Origin,
                       device_uuid: str, token: str, attempt: str) -> None:
         """Change a device from dirty to cleaning.
 
@@ -242,11 +240,9 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def clean_failure(
-        self, ctxt: _Context, *, origin: session_obj.Origin,
-        device_uuid: str, attempt: str,
-        results: Sequence[cleaning.StepResult],
-    ) -> str | None:
+    def clean_failure(self, ctxt: _Context, origin: session_obj.Origin,
+                      device_uuid: str, attempt: str,
+                      results: Sequence[cleaning.StepResult]) -> str | None:
         """Return why a device is not clean, None if it is; change nothing.
 
         The host asks this before its own driver gets the device, and before
@@ -257,10 +253,10 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     @caller.hosts('origin.host')
     def clean_finished(
-        self, ctxt: _Context, *, origin: session_obj.Origin,
-        device_uuid: str, attempt: str, steps: Sequence[str],
+        self, ctxt: _Context, origin: session_obj.Origin, device_uuid: str,
+        attempt: str, steps: Sequence[str],
         results: Sequence[cleaning.StepResult],
-        driver_capacities: report_obj.DriverCapacities | None,
+        driver_capacities: report_obj.DriverCapacities | None = None,
     ) -> inventory_obj.HostInventory:
         """End the cleaning of a device, which is available or dirty then.
 
@@ -272,7 +268,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('origin.host')
-    def clean_postponed(self, ctxt: _Context, *, origin: session_obj.Origin,
+    def clean_postponed(self, ctxt: _Context, origin: session_obj.Origin,
                         device_uuid: str, attempt: str, reason: str) -> None:
         """Change a device from cleaning to dirty, without a verdict.
 
@@ -281,7 +277,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.hosts('host')
-    def answer(self, ctxt: _Context, *, host: str, question: str,
+    def answer(self, ctxt: _Context, host: str, question: str,
                usages: Sequence[claim_obj.Usage]) -> None:
         """Answer a question that a conductor sent to the host (Compute.ask).
 
@@ -293,13 +289,13 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
     # -- schedulers ---------------------------------------------------------
 
     @caller.schedulers()
-    def changes_since(
-        self, ctxt: _Context, *, since: float,
-        known: Sequence[scheduling_obj.HostVersion], marker: int | None,
-        refusals: Sequence[scheduling_obj.FilterRefusal],
-        requests: Sequence[scheduling_obj.ArrivedRequests], mix: int,
-        period: float,
-    ) -> scheduling_obj.Changes:
+    def changes_since(self, ctxt: _Context, since: float,
+                      known: Sequence[scheduling_obj.HostVersion],
+                      marker: int | None,
+                      refusals: Sequence[scheduling_obj.FilterRefusal] = (),
+                      requests: Sequence[scheduling_obj.ArrivedRequests] = (),
+                      mix: int = 0, period: float = 0.0,
+                      ) -> scheduling_obj.Changes:
         """Return one page of the hosts that changed.
 
         No change that was committed is skipped, however late.
@@ -318,8 +314,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.schedulers()
-    def chosen(self, ctxt: _Context, *,
-               choices: Sequence[scheduling_obj.Choice]) -> None:
+    def chosen(self, ctxt: _Context, choices: Sequence[scheduling_obj.Choice],
+               ) -> None:
         """Take hosts that a scheduler chose, for all schedulers.
 
         It is cast to every conductor, so that whichever a scheduler asks next
@@ -327,8 +323,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         """
 
     @caller.schedulers()
-    def exact_host(self, ctxt: _Context, *,
-                   request: scheduling_obj.ExactRequest,
+    def exact_host(self, ctxt: _Context, request: scheduling_obj.ExactRequest,
                    ) -> scheduling_obj.ExactHost:
         """Return the host of the devices that an instance names.
 

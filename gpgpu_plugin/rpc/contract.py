@@ -108,6 +108,23 @@ class Client:
         return call
 
 
+_LONGER = 'gpgpu_longer'
+_Method = typing.TypeVar('_Method', bound=Callable[..., object])
+
+
+def longer(seconds: float) -> Callable[[_Method], _Method]:
+    """Return a decorator: the server itself waits for others so long."""
+    def decorate(method: _Method) -> _Method:
+        setattr(method, _LONGER, seconds)
+        return method
+    return decorate
+
+
+def longer_by(method: Callable[..., object]) -> float:
+    """Return the seconds for which a server itself may wait for others."""
+    return typing.cast('float', getattr(method, _LONGER, 0))
+
+
 # Evaluates annotations that are text, which took longer than encoding.
 _hints = functools.cache(typing.get_type_hints)
 

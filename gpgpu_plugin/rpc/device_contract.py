@@ -6,23 +6,23 @@ See rpc.conductor_contract, which has the other methods.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import pages
 
 _Context = gpgpu_context.RequestContext
 
 
-class Devices(typing.Protocol):
+class Devices:
     """Methods for operators: hold, clean, accept and replace devices."""
 
     @caller.operators()
-    def hold_list(self, ctxt: _Context, *, host: str | None,
-                  kind: str | None, limit: int, marker: str | None,
-                  ) -> tuple[admin.HoldInfo, ...]:
+    def hold_list(self, ctxt: _Context, host: str | None = None,
+                  kind: str | None = None, limit: int = pages.ALL,
+                  marker: str | None = None) -> tuple[admin.HoldInfo, ...]:
         """Return a page of holds, the oldest first.
 
         :param kind: one of domain.hold.KINDS
@@ -33,8 +33,8 @@ class Devices(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def hold_add(self, ctxt: _Context, *, device: str, kind: str,
-                 reason: str | None) -> admin.DeviceInfo:
+    def hold_add(self, ctxt: _Context, device: str, kind: str,
+                 reason: str | None = None) -> admin.DeviceInfo:
         """Hold a device; a GPU with its VFs and the vGPUs on it.
 
         An assigned one stays assigned. A retired one leaves lists, offers and
@@ -51,8 +51,8 @@ class Devices(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def hold_remove(self, ctxt: _Context, *, device: str,
-                    kinds: Sequence[str]) -> admin.DeviceInfo:
+    def hold_remove(self, ctxt: _Context, device: str, kinds: Sequence[str],
+                    ) -> admin.DeviceInfo:
         """Remove holds of a device; it is cleaned if one withdrew it.
 
         A GPU stands for its VFs.
@@ -67,8 +67,7 @@ class Devices(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def device_clean(self, ctxt: _Context, *, device: str,
-                     ) -> admin.DeviceInfo:
+    def device_clean(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         """Clean a free or quarantined device; of a GPU with VFs, all of these.
 
         A device that is dirty or is being cleaned stays so.
@@ -80,7 +79,7 @@ class Devices(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def device_accept(self, ctxt: _Context, *, devices: Sequence[str],
+    def device_accept(self, ctxt: _Context, devices: Sequence[str],
                       reason: str) -> tuple[admin.DeviceInfo, ...]:
         """Take new devices of one host as clean, all or none.
 
@@ -92,8 +91,7 @@ class Devices(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def device_replace(self, ctxt: _Context, *, device: str,
-                       ) -> admin.DeviceInfo:
+    def device_replace(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         """Retire a GPU, and accept the other card in its place.
 
         The other card is dirty. If the host has not reported it yet, it is

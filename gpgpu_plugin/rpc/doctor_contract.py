@@ -14,6 +14,8 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import pages
 
 _Context = gpgpu_context.RequestContext
 
@@ -27,12 +29,13 @@ REPAIR_TIMEOUT = 60
 """Seconds within which a nova-compute must say what it repaired."""
 
 
-class Doctor(typing.Protocol):
+class Doctor:
     """Methods of gpgpu-conductor that find and repair drifts."""
 
+    @pages.sized(HOSTS_AT_ONCE)
     @caller.operators()
-    def examine_database(self, ctxt: _Context, *, host: str | None,
-                         limit: int, marker: str | None,
+    def examine_database(self, ctxt: _Context, host: str | None = None,
+                         limit: int = pages.ALL, marker: str | None = None,
                          ) -> tuple[view.HostRecord, ...]:
         """Return a page of hosts, each with its drifts in the database.
 
@@ -47,7 +50,7 @@ class Doctor(typing.Protocol):
         """Return what is known that belongs to no host."""
 
     @caller.operators()
-    def examine_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
+    def examine_hosts(self, ctxt: _Context, hosts: Sequence[str],
                       ) -> tuple[view.HostAnswer, ...]:
         """Ask hosts for their drifts, all at the same time.
 
@@ -57,8 +60,9 @@ class Doctor(typing.Protocol):
         :raises BrokerUnavailable: no host can be asked
         """
 
+    @contract.longer(REPAIR_TIMEOUT)
     @caller.operators(once=True)
-    def repair_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
+    def repair_hosts(self, ctxt: _Context, hosts: Sequence[str],
                      repairs: Sequence[drift.Repair],
                      ) -> tuple[view.HostAnswer, ...]:
         """Have hosts repair drifts; return those that are left.
@@ -71,8 +75,8 @@ class Doctor(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def repair_database(self, ctxt: _Context, *, found: drift.Drift,
-                        actor: str) -> bool:
+    def repair_database(self, ctxt: _Context, found: drift.Drift, actor: str,
+                        ) -> bool:
         """Repair a drift in the database, if it still exists.
 
         :param actor: who has it repaired, for the events
@@ -81,7 +85,7 @@ class Doctor(typing.Protocol):
         """
 
     @caller.hosts('host')
-    def examined(self, ctxt: _Context, *, host: str, question: str,
+    def examined(self, ctxt: _Context, host: str, question: str,
                  drifts: Sequence[drift.Drift]) -> None:
         """Answer a question of a conductor (Examined.examine).
 

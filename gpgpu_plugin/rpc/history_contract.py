@@ -6,7 +6,6 @@ See rpc.conductor_contract, which has the other methods.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
@@ -14,16 +13,19 @@ from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.objects import event as event_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import pages
 
 _Context = gpgpu_context.RequestContext
 
 
-class History(typing.Protocol):
+class History:
     """Methods for operators: cleanings, usage, events."""
 
+    @pages.sized(ledger.PAGE_SIZE)
     @caller.operators()
-    def device_history(self, ctxt: _Context, *, device: str, limit: int,
-                       marker: str | None) -> tuple[ledger.Record, ...]:
+    def device_history(self, ctxt: _Context, device: str,
+                       limit: int = pages.ALL, marker: str | None = None,
+                       ) -> tuple[ledger.Record, ...]:
         """Return a page of the ledger of a device, in the order of time.
 
         :param device: UUID, also of a device that was deleted
@@ -34,16 +36,15 @@ class History(typing.Protocol):
         """
 
     @caller.operators()
-    def device_ledger_head(self, ctxt: _Context, *,
-                           device: str) -> ledger.Head:
+    def device_ledger_head(self, ctxt: _Context, device: str) -> ledger.Head:
         """Return what the ledger of a device must end with.
 
         :raises NotFound: no device has or had this UUID
         """
 
     @caller.operators()
-    def usage_list(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
-                   limit: int, marker: str | None,
+    def usage_list(self, ctxt: _Context, query: usage_obj.UsageQuery,
+                   limit: int = pages.ALL, marker: str | None = None,
                    ) -> tuple[usage_obj.UsageInfo, ...]:
         """Return a page of usage in the order in which it was recorded.
 
@@ -54,8 +55,9 @@ class History(typing.Protocol):
         """
 
     @caller.operators()
-    def usage_summary(self, ctxt: _Context, *, query: usage_obj.UsageQuery,
-                      by: Sequence[str], limit: int, marker: str | None,
+    def usage_summary(self, ctxt: _Context, query: usage_obj.UsageQuery,
+                      by: Sequence[str], limit: int = pages.ALL,
+                      marker: str | None = None,
                       ) -> tuple[usage_obj.UsageSum, ...]:
         """Return a page of sums of usage, sorted by their values.
 
@@ -66,8 +68,8 @@ class History(typing.Protocol):
         """
 
     @caller.operators()
-    def usage_unexported(self, ctxt: _Context, *, limit: int,
-                         marker: str | None,
+    def usage_unexported(self, ctxt: _Context, limit: int = pages.ALL,
+                         marker: str | None = None,
                          ) -> tuple[usage_obj.UsageInfo, ...]:
         """Return a page of ended usage that is not marked as exported.
 
@@ -80,7 +82,7 @@ class History(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def usage_mark_exported(self, ctxt: _Context, *, usages: Sequence[str],
+    def usage_mark_exported(self, ctxt: _Context, usages: Sequence[str],
                             ) -> int:
         """Mark ended usage as exported, so that ``db purge`` may delete it.
 
@@ -90,8 +92,9 @@ class History(typing.Protocol):
         """
 
     @caller.operators()
-    def event_list(self, ctxt: _Context, *, wanted: event_obj.EventFilter,
-                   oldest_first: bool, limit: int, marker: str | None,
+    def event_list(self, ctxt: _Context, wanted: event_obj.EventFilter, *,
+                   oldest_first: bool = False, limit: int = pages.ALL,
+                   marker: str | None = None,
                    ) -> tuple[event_obj.EventInfo, ...]:
         """Return a page of the history, newest first or oldest first.
 

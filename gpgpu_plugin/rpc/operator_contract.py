@@ -6,21 +6,23 @@ See rpc.conductor_contract, which has the other methods.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import pages
 
 _Context = gpgpu_context.RequestContext
 
 
-class Operators(typing.Protocol):
+class Operators:
     """Methods for operators: variants, hosts, groups, assignments, devices."""
 
     @caller.operators(once=True)
-    def variant_create(self, ctxt: _Context, *, variant: admin.VariantInfo,
+    def variant_create(self, ctxt: _Context, variant: admin.VariantInfo,
                        ) -> admin.VariantInfo:
         """Create a variant and apply it to all known devices.
 
@@ -34,9 +36,9 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators()
-    def variant_preview(self, ctxt: _Context, *,
-                        variants: Sequence[admin.VariantInfo], limit: int,
-                        marker: str | None,
+    def variant_preview(self, ctxt: _Context,
+                        variants: Sequence[admin.VariantInfo],
+                        limit: int = pages.ALL, marker: str | None = None,
                         ) -> tuple[admin.VariantPreview, ...]:
         """Return a page of hosts that have devices of variants to create.
 
@@ -51,16 +53,16 @@ class Operators(typing.Protocol):
         """Return all variants, sorted by name."""
 
     @caller.operators()
-    def variant_show(self, ctxt: _Context, *, name: str,
-                     ) -> admin.VariantInfo:
+    def variant_show(self, ctxt: _Context, name: str) -> admin.VariantInfo:
         """Return one variant.
 
         :raises NotFound: no variant has this name
         """
 
     @caller.operators(once=True)
-    def variant_set(self, ctxt: _Context, *, variant: admin.VariantInfo,
-                    before: admin.VariantInfo | None) -> admin.VariantInfo:
+    def variant_set(self, ctxt: _Context, variant: admin.VariantInfo,
+                    before: admin.VariantInfo | None = None,
+                    ) -> admin.VariantInfo:
         """Replace the fields of the variant that has this name.
 
         None of domain.variant.IDENTITY can change while its devices are
@@ -74,7 +76,7 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def variant_delete(self, ctxt: _Context, *, name: str) -> None:
+    def variant_delete(self, ctxt: _Context, name: str) -> None:
         """Delete a variant; its devices become unmanaged.
 
         Nobody can claim its devices any more. The variant remains until every
@@ -86,9 +88,10 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators()
-    def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None, only_enabled: bool, limit: int,
-                       marker: str | None,
+    def vgpu_type_list(self, ctxt: _Context, host: str | None = None,
+                       variant: str | None = None, *,
+                       only_enabled: bool = False, limit: int = pages.ALL,
+                       marker: str | None = None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
         """Return a page of vGPU types, also passthrough, with their capacity.
 
@@ -99,8 +102,8 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
-                      host: str | None, enabled: bool,
+    def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
+                      host: str | None = None, *, enabled: bool,
                       ) -> tuple[admin.VGPUTypeInfo, ...]:
         """Enable or disable a vGPU type; assigned vGPUs stay assigned.
 
@@ -114,8 +117,8 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators()
-    def host_list(self, ctxt: _Context, *, limit: int, marker: str | None,
-                  ) -> tuple[admin.HostInfo, ...]:
+    def host_list(self, ctxt: _Context, limit: int = pages.ALL,
+                  marker: str | None = None) -> tuple[admin.HostInfo, ...]:
         """Return a page of the hosts, sorted by name.
 
         :param limit: as for vgpu_type_list
@@ -123,14 +126,16 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators()
-    def host_show(self, ctxt: _Context, *, host: str) -> admin.HostInfo:
+    def host_show(self, ctxt: _Context, host: str) -> admin.HostInfo:
         """Return one host.
 
         :raises NotFound: the host never reported
         """
 
+    @contract.longer(compute_api.PING_TIMEOUT)
     @caller.operators(once=True)
-    def host_delete(self, ctxt: _Context, *, host: str, force: bool) -> None:
+    def host_delete(self, ctxt: _Context, host: str, *, force: bool = False,
+                    ) -> None:
         """Delete a host and its devices.
 
         :param force: delete also a host that reports its devices again
@@ -141,8 +146,8 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def host_drain(self, ctxt: _Context, *, host: str, draining: bool,
-                   reason: str | None) -> admin.HostInfo:
+    def host_drain(self, ctxt: _Context, host: str, *, draining: bool,
+                   reason: str | None = None) -> admin.HostInfo:
         """Stop offering the devices of a host, or offer them.
 
         Instances keep their devices. Idempotent: a host that is draining
@@ -154,16 +159,16 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def host_takeover(self, ctxt: _Context, *, host: str) -> None:
+    def host_takeover(self, ctxt: _Context, host: str) -> None:
         """Let the next start of nova-compute, anywhere, speak for a host.
 
         :raises NotFound: the host never reported
         """
 
     @caller.operators()
-    def group_list(self, ctxt: _Context, *, host: str | None,
-                   variant: str | None, limit: int, marker: str | None,
-                   ) -> tuple[admin.GroupInfo, ...]:
+    def group_list(self, ctxt: _Context, host: str | None = None,
+                   variant: str | None = None, limit: int = pages.ALL,
+                   marker: str | None = None) -> tuple[admin.GroupInfo, ...]:
         """Return a page of groups with their capacity.
 
         :param limit: as for vgpu_type_list
@@ -172,7 +177,7 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def group_set(self, ctxt: _Context, *, host: str | None, variant: str,
+    def group_set(self, ctxt: _Context, host: str | None, variant: str,
                   allocation_policy: str | None,
                   ) -> tuple[admin.GroupInfo, ...]:
         """Set the allocation policy of a group, or of all of a variant.
@@ -188,7 +193,7 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators(once=True)
-    def group_links_set(self, ctxt: _Context, *, host: str, variant: str,
+    def group_links_set(self, ctxt: _Context, host: str, variant: str,
                         link_partitions: str | None,
                         ) -> tuple[admin.GroupInfo, ...]:
         """Set the link partitions of a group.
@@ -200,9 +205,11 @@ class Operators(typing.Protocol):
         :raises Invalid: no such table, or the host lacks GPUs that it names
         """
 
+    @contract.longer(compute_api.USAGE_TIMEOUT)
     @caller.operators()
-    def assignment_list(self, ctxt: _Context, *, host: str | None,
-                        instance: str | None, limit: int, marker: str | None,
+    def assignment_list(self, ctxt: _Context, host: str | None = None,
+                        instance: str | None = None, limit: int = pages.ALL,
+                        marker: str | None = None,
                         ) -> tuple[admin.AssignmentInfo, ...]:
         """Return a page of active assignments.
 
@@ -214,8 +221,9 @@ class Operators(typing.Protocol):
         :raises NotFound: no such host or marker
         """
 
+    @contract.longer(compute_api.USAGE_TIMEOUT)
     @caller.operators(once=True)
-    def assignment_end(self, ctxt: _Context, *, assignments: Sequence[str],
+    def assignment_end(self, ctxt: _Context, assignments: Sequence[str], *,
                        force: bool, actor: str,
                        ) -> tuple[admin.AssignmentInfo, ...]:
         """End assignments; their devices become dirty.
@@ -231,12 +239,13 @@ class Operators(typing.Protocol):
 
     @caller.hosts('host')
     @caller.operators()
-    def device_list(self, ctxt: _Context, *, host: str | None,
-                    variant: str | None, state: str | None,
-                    used_by: str | None, project: str | None, type: str | None,
-                    vgpu_type: str | None, health: str | None, faulty: bool,
-                    include_retired: bool, limit: int, marker: str | None,
-                    ) -> tuple[admin.DeviceInfo, ...]:
+    def device_list(self, ctxt: _Context, host: str | None = None,
+                    variant: str | None = None, state: str | None = None,
+                    used_by: str | None = None, project: str | None = None,
+                    type: str | None = None, vgpu_type: str | None = None, *,
+                    health: str | None = None, faulty: bool = False,
+                    include_retired: bool = False, limit: int = pages.ALL,
+                    marker: str | None = None) -> tuple[admin.DeviceInfo, ...]:
         """Return a page of devices, filtered by what is not None.
 
         :param state: shown state, see objects.admin.DeviceInfo
@@ -256,7 +265,7 @@ class Operators(typing.Protocol):
         """
 
     @caller.operators()
-    def device_show(self, ctxt: _Context, *, device: str) -> admin.DeviceInfo:
+    def device_show(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
         """Return one device.
 
         :param device: UUID

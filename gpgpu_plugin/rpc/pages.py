@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable
 
@@ -10,7 +11,28 @@ from gpgpu_plugin.objects import admin
 
 _Row = typing.TypeVar('_Row', bound='Row')
 
+_Method = typing.TypeVar('_Method', bound=Callable[..., object])
+
 SIZE = admin.PAGE_SIZE
+
+ALL = 2 ** 31 - 1
+"""Number of rows that a list never has."""
+
+_SIZE = 'gpgpu_page_size'
+
+
+def sized(size: int) -> Callable[[_Method], _Method]:
+    """Return a decorator: one call of the method gets so many rows at most."""
+    def decorate(method: _Method) -> _Method:
+        setattr(method, _SIZE, size)
+        return method
+    return decorate
+
+
+def size_of(method: Callable[..., object]) -> int | None:
+    """Return how many rows a call of a list gets; None: it is no list."""
+    return getattr(method, _SIZE, SIZE) if (
+        'limit' in inspect.signature(method).parameters) else None
 
 
 class Row(typing.Protocol):
@@ -22,18 +44,17 @@ class Row(typing.Protocol):
 
 
 def collect(fetch: Callable[[int, str | None], tuple[_Row, ...]],
-            limit: int | None, marker: str | None,
+            limit: int, marker: str | None,
             page_size: int = SIZE) -> tuple[_Row, ...]:
     """Return the rows of all pages.
 
     :param fetch: gets one page by its size and the marker of the row before
-    :param limit: number of rows at most; None: all
+    :param limit: number of rows at most
     :param page_size: number of rows in one call at most
     """
     rows: list[_Row] = []
-    while limit is None or len(rows) < limit:
-        size = (page_size if limit is None
-                else min(page_size, limit - len(rows)))
+    while len(rows) < limit:
+        size = min(page_size, limit - len(rows))
         page = fetch(size, marker)
         rows += page
         if len(page) < size:

@@ -6,7 +6,6 @@ See rpc.conductor_contract, which has the other methods.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
@@ -15,6 +14,7 @@ from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import what_if as what_if_obj
 from gpgpu_plugin.objects import why_not as why_not_obj
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import pages
 
 _Context = gpgpu_context.RequestContext
 
@@ -29,13 +29,15 @@ OPTIONS_AT_ONCE = 1000
 nova-scheduler asks for ([scheduler] max_placement_results)."""
 
 
-class WhyNot(typing.Protocol):
+class WhyNot:
     """Methods for operators: where a request fits, and why not elsewhere."""
 
+    @pages.sized(HOSTS_AT_ONCE)
     @caller.operators()
-    def why_not(self, ctxt: _Context, *, request: request_mod.Request,
-                guest_nodes: int | None, host: str | None, limit: int,
-                marker: str | None) -> tuple[why_not_obj.HostAnswer, ...]:
+    def why_not(self, ctxt: _Context, request: request_mod.Request,
+                guest_nodes: int | None = None, host: str | None = None,
+                limit: int = pages.ALL, marker: str | None = None,
+                ) -> tuple[why_not_obj.HostAnswer, ...]:
         """Return what each host says to a request, page by page.
 
         Nothing is claimed or locked.
@@ -50,7 +52,7 @@ class WhyNot(typing.Protocol):
         """
 
     @caller.operators()
-    def scheduler_view(self, ctxt: _Context, *, marker: int | None,
+    def scheduler_view(self, ctxt: _Context, marker: int | None = None,
                        ) -> scheduling_obj.Changes:
         """Return one page of all hosts as schedulers see them, and the mix.
 
@@ -58,7 +60,7 @@ class WhyNot(typing.Protocol):
         """
 
     @caller.operators()
-    def what_if_leaving(self, ctxt: _Context, *, hosts: Sequence[str],
+    def what_if_leaving(self, ctxt: _Context, hosts: Sequence[str],
                         ) -> tuple[what_if_obj.Leaving, ...]:
         """Return the instances that have devices on hosts.
 
@@ -66,7 +68,7 @@ class WhyNot(typing.Protocol):
         """
 
     @caller.operators()
-    def what_if_drain(self, ctxt: _Context, *,
+    def what_if_drain(self, ctxt: _Context,
                       question: what_if_obj.DrainQuestion,
                       ) -> what_if_obj.DrainAnswer:
         """Return where instances would go if hosts were drained.

@@ -69,7 +69,6 @@ ELSEWHERE = {
     'rpc/device_contract.py': _CONTRACT,
     'rpc/doctor_contract.py': _CONTRACT,
     'rpc/history_contract.py': _CONTRACT,
-    'rpc/operator_api.py': 'rpc/test_conductor_api.py calls each method',
     'rpc/operator_contract.py': _CONTRACT,
     'rpc/why_not_contract.py': _CONTRACT,
     'version.py': 'a constant',

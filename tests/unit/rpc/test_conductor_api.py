@@ -172,10 +172,6 @@ class TimeoutTest(ClientCase):
                 90 + compute_api.USAGE_TIMEOUT,
                 self.timeout_of(method, *args, **kwargs))
 
-    def test_delete_of_a_host_by_force_waits_no_longer(self):
-        self.assertEqual(90, self.timeout_of(
-            self.client().host_delete, 'h1', force=True))
-
 
 class RepeatTest(ClientCase):
 

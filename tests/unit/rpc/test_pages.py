@@ -28,13 +28,13 @@ class CollectTest(base.BaseTestCase):
                      if marker is None or row.marker > marker)[:limit]
 
     def test_all_pages_are_fetched(self):
-        self.assertEqual(ROWS, pages.collect(self.fetch, None, None))
+        self.assertEqual(ROWS, pages.collect(self.fetch, pages.ALL, None))
         self.assertEqual(
             [(1000, None), (1000, '0999'), (1000, '1999')], self.calls)
 
     def test_list_that_fills_its_last_page_ends_with_an_empty_one(self):
         self.assertEqual(
-            ROWS[500:], pages.collect(self.fetch, None, '0499'))
+            ROWS[500:], pages.collect(self.fetch, pages.ALL, '0499'))
         self.assertEqual((1000, '2499'), self.calls[-1])
 
     def test_no_more_than_the_limit_is_fetched(self):
