@@ -118,8 +118,6 @@ def apply(compute: proxy.Proxy, name: str, specs: dict[str, str],
 
 
 def _is_ours(key: str, classes: set[str]) -> bool:
-    # Reserved classes include those of variants that were deleted.
     scope, _, name = key.partition(':')
     return key == naming.GPU_HOST_KEY or scope == 'gpgpu' or (
-        scope == 'resources' and (
-            name in classes or naming.is_reserved_class(name)))
+        scope == 'resources' and naming.is_own_class(name, classes))

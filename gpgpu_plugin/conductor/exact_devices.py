@@ -227,8 +227,8 @@ def check_flavor(session: orm.Session, classes: Iterable[str]) -> None:
     :param classes: resource classes of the flavor that may be the plugin's
     :raises Unsatisfiable: one of them is
     """
-    own = [name for name in classes if naming.is_reserved_class(name)
-           or variant_db.has_class(session, name)]
+    known = variant_db.classes(session)
+    own = [name for name in classes if naming.is_own_class(name, known)]
     if own:
         raise exact.mixed(own)
 

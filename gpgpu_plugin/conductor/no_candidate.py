@@ -31,7 +31,6 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.objects import scheduling
@@ -179,12 +178,8 @@ class Endpoint:
 
     def _is_known(self, found: NoCandidate) -> bool:
         """Return whether it is no request for GPUs, or recorded already."""
-        classes = {demand.resource_class for demand in found.request.demands}
         with self._database.reader() as session:
-            if not any(map(naming.is_reserved_class, classes)) and (
-                    classes.isdisjoint(
-                        row.resource_class
-                        for row in variant_db.values(session))):
+            if not found.request.own(variant_db.classes(session)):
                 return True
             return event_db.has_refusal(
                 session, found.instance_uuid, found.request_id)

@@ -85,8 +85,7 @@ def own_demands(session: orm.Session, request: objects.ClaimRequest,
             if refusal is not None:
                 raise denied(request, refusal.reason, refusal.detail)
             demands.append(demand)
-        elif (naming.is_reserved_class(name)
-                or variant_db.has_class(session, name)):
+        elif naming.is_own_class(name, variant_db.classes(session)):
             raise denied(
                 request, _Reason.NO_SUCH_GROUP,
                 f'no GPU of {name} on this host, which has '

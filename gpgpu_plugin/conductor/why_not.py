@@ -7,7 +7,6 @@ What is read of a host is what the claim would read; the rules are those of
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from sqlalchemy import orm
@@ -21,7 +20,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import host_state
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.why_not import change as change_mod
 from gpgpu_plugin.domain.why_not import host as host_mod
@@ -59,18 +57,15 @@ def own_demands(session: orm.Session,
 
     :raises Invalid: it has none
     """
-    ours = tuple(
-        demand for demand in request.demands
-        if naming.is_reserved_class(demand.resource_class)
-        or variant_db.has_class(session, demand.resource_class))
+    known = variant_db.classes(session)
+    ours = request.own(known)
     if not ours:
-        known = ', '.join(
-            row.resource_class for row in variant_db.values(session))
         raise exception.Invalid(
             field='request', value=request_mod.describe(request) or 'nothing',
             expected=f'"resources:CLASS" for a class of a variant '
-                     f'({known or "there is no variant"}) or of a vGPU type')
-    return dataclasses.replace(request, demands=ours)
+                     f'({", ".join(known) or "there is no variant"}) or of a '
+                     f'vGPU type')
+    return ours
 
 
 def _answer(row: host_db.HostRow, loaded: capacity.LoadedHost,

@@ -239,9 +239,8 @@ def hosts_behind(session: orm.Session) -> list[int]:
         .order_by(tables.HOSTS.c.id)))
 
 
-def has_class(session: orm.Session, resource_class: str) -> bool:
-    """Return whether some variant has the resource class."""
-    return session.scalar(
-        sa.select(tables.VARIANTS.c.id)
-        .where(tables.VARIANTS.c.resource_class == resource_class)
-        .limit(1)) is not None
+def classes(session: orm.Session) -> list[str]:
+    """Return the resource classes of all variants, by the variants' names."""
+    return list(session.scalars(
+        sa.select(tables.VARIANTS.c.resource_class)
+        .order_by(tables.VARIANTS.c.name)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Container
 
 import os_resource_classes
 import os_traits
@@ -64,9 +65,22 @@ def resource_class(variant: str, vgpu_type: str = PASSTHROUGH) -> str:
     return f'CUSTOM_VGPU_{normalize(variant)}_{normalize(vgpu_type)}'
 
 
+NOVA_CLASSES = frozenset({'PGPU', 'VGPU'})
+"""Classes of Placement itself that variants may have."""
+
+
 def is_reserved_class(name: str) -> bool:
     """Return whether only the plugin uses such a class, existing or not."""
     return name.startswith(('CUSTOM_GPU_', 'CUSTOM_VGPU_'))
+
+
+def is_own_class(name: str, known: Container[str]) -> bool:
+    """Return whether a class is the plugin's.
+
+    :param known: classes that variants have; operators may choose any name.
+        Classes of variants that were deleted are reserved ones
+    """
+    return name in known or is_reserved_class(name)
 
 
 def check_resource_class(name: str) -> str:
@@ -74,7 +88,7 @@ def check_resource_class(name: str) -> str:
 
     :raises Invalid: neither PGPU, VGPU nor a well-formed CUSTOM_ class
     """
-    if name not in ('PGPU', 'VGPU') and not re.fullmatch(
+    if name not in NOVA_CLASSES and not re.fullmatch(
             r'CUSTOM_[A-Z0-9_]{1,248}', name):
         raise exception.Invalid(
             field='resource class', value=name,

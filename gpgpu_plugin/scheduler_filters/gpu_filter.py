@@ -101,9 +101,7 @@ class GpuFilter(filters.BaseHostFilter):
         try:
             view = self._source.refresh()
         except exception.ConductorUnavailable as exc:
-            if not any(naming.is_reserved_class(demand.resource_class)
-                       or demand.resource_class in ('PGPU', 'VGPU')
-                       for demand in request.demands):
+            if not request.own(naming.NOVA_CLASSES):
                 return iter(hosts)
             return self._refuse_all(spec_obj, hosts, request_mod.Refusal(
                 reason=request_mod.Reason.CONDUCTOR_UNAVAILABLE,

@@ -11,7 +11,6 @@ call.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import threading
 import time
@@ -23,7 +22,6 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.rpc import conductor_api
@@ -93,10 +91,7 @@ class SchedulerView:
     def own_demands(self,
                     request: request_mod.Request) -> request_mod.Request:
         """Return the part of a request that is for the plugin's classes."""
-        return dataclasses.replace(request, demands=tuple(
-            demand for demand in request.demands
-            if self.has_class(demand.resource_class)
-            or naming.is_reserved_class(demand.resource_class)))
+        return request.own(self._classes)
 
     def update(self, changed: Iterable[scheduling_obj.HostMasks]) -> None:
         """Change hosts, those excepted of which a newer state is known."""

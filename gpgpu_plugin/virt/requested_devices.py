@@ -15,7 +15,6 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
@@ -119,11 +118,7 @@ def _demands(tracker: resource_tracker.ResourceTracker,
     except exception.Invalid:
         # No claim is granted for it.
         return ()
-    offered = tracker.inventory.resource_classes()
-    return tuple(
-        demand for demand in request.demands
-        if demand.resource_class in offered
-        or naming.is_reserved_class(demand.resource_class))
+    return request.own(tracker.inventory.resource_classes()).demands
 
 
 def _flavor_of_devices(tracker: resource_tracker.ResourceTracker,

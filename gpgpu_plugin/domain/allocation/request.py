@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+from collections.abc import Container
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
@@ -130,6 +131,15 @@ class Request:
 
     def __bool__(self) -> bool:
         return bool(self.demands)
+
+    def own(self, known: Container[str]) -> Request:
+        """Return the part that is for the plugin's classes.
+
+        :param known: see naming.is_own_class
+        """
+        return dataclasses.replace(self, demands=tuple(
+            demand for demand in self.demands
+            if naming.is_own_class(demand.resource_class, known)))
 
     @property
     def is_single(self) -> bool:

@@ -65,7 +65,7 @@ class FindTest(base.DatabaseTestCase):
                 exception.NotFound, variant_db.get, session, 'C')
         self.assertEqual({'kind': 'variant', 'name': 'C'}, exc.kwargs)
 
-    def test_resource_class_is_found_wherever_it_is_used(self):
+    def test_resource_classes_are_listed_by_the_names_of_variants(self):
         with self.db.reader() as session:
-            self.assertTrue(variant_db.has_class(session, 'CUSTOM_GPU_B'))
-            self.assertFalse(variant_db.has_class(session, 'CUSTOM_GPU_C'))
+            self.assertEqual(['CUSTOM_GPU_A', 'CUSTOM_GPU_B'],
+                             variant_db.classes(session))

@@ -25,6 +25,18 @@ class RequestTest(base.BaseTestCase):
                 'resources1:CUSTOM_GPU_C': '1',
                 'trait:CUSTOM_GPU': 'required'}))
 
+    def test_classes_of_variants_and_reserved_ones_are_own(self):
+        found = request.from_extra_specs({
+            f'resources:{name}': '1' for name in (
+                'CUSTOM_GPU_GONE', 'CUSTOM_VGPU_A', 'CUSTOM_FPGA',
+                'CUSTOM_MINE', 'PGPU')})
+        self.assertEqual(
+            ['CUSTOM_GPU_GONE', 'CUSTOM_MINE', 'CUSTOM_VGPU_A'],
+            [demand.resource_class
+             for demand in found.own({'CUSTOM_MINE'}).demands])
+        self.assertFalse(request.from_extra_specs(
+            {'resources:CUSTOM_FPGA': '1'}).own(()))
+
     def test_stricter_numa_policy_counts(self):
         for gpu_policy, nova_policy, expected in (
                 ('none', None, None), ('none', 'preferred', 'preferred'),
