@@ -96,7 +96,7 @@ def _try(db: api.Database, host_id: int, caller: Caller) -> None:
 
 
 def _bring(session: orm.Session, host_id: int) -> str | None:
-    """Bring a host up to date, unless it is locked.
+    """Bring a host up to date, unless it is locked, or is so by now.
 
     :returns: its name if it changed
     """
@@ -105,7 +105,10 @@ def _bring(session: orm.Session, host_id: int) -> str | None:
         return None
     [host] = hosts
     before = host_rows.load_one(session, host)
-    # Also if it is up to date: a variant may lose its last assignment.
+    # A variant that is deleted may have lost its last assignment.
+    if host.variants_version >= before.newest_version and not any(
+            group.is_deleting for group in before.bare_groups):
+        return None
     after = settle.settle(
         session, before, variant_matching.apply(session, before))
     return None if after.generation == host.generation else host.name

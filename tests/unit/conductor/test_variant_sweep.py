@@ -6,6 +6,7 @@ import threading
 import uuid
 
 import fixtures
+import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
@@ -18,6 +19,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.objects import admin
 from tests.fixtures import database
@@ -98,6 +100,20 @@ class SweepTest(ChangeCase):
         variant_admin.delete(self.db, 'H100', variant_sweep.Caller(
             tell=changed.append))
         self.assertEqual([f'h{number}' for number in range(1, 6)], changed)
+
+    def test_host_that_is_up_to_date_by_now_is_not_written(self):
+        variant_admin.create(self.db, H100)
+        # As if somebody else had written before the sweep came to the host.
+        with self.db.writer() as session:
+            behind = list(session.scalars(sa.select(tables.HOSTS.c.id)))
+            session.execute(sa.update(tables.TYPES).values(
+                remaining_capacity=99))
+        self.useFixture(fixtures.MockPatch(
+            'gpgpu_plugin.db.variant.hosts_behind', lambda session: behind))
+        self.run_all()
+        with self.db.reader() as session:
+            self.assertEqual([99] * 5, session.scalars(sa.select(
+                tables.TYPES.c.remaining_capacity)).all())
 
     def test_host_without_such_devices_does_not_change(self):
         self.report('h2', '1111')
