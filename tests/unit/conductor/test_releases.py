@@ -55,6 +55,18 @@ class EndTest(base.ConductorTestCase):
             self.assertLessEqual(before, row.ended_at)
             self.assertLessEqual(row.claimed_at, row.ended_at)
 
+    def test_device_that_was_never_activated_is_cleaned_too(self):
+        releases.release(self.db, base.uuids(self.claim(1)))
+        self.assertEqual({'available': 7, 'dirty': 1}, self.states())
+
+    def test_part_of_a_claim_is_not_activated(self):
+        uuids = base.uuids(self.claim(2))
+        releases.release(self.db, uuids[:1])
+        self.assertRaises(
+            exception.NotFound, claims.activate, self.db, uuids)
+        self.assertEqual({'available': 6, 'dirty': 1, 'provisioning': 1},
+                         self.states())
+
     def test_assignments_of_two_hosts_are_refused_and_stay(self):
         self.report_second_host()
         both = [*base.uuids(self.claim(1)),
