@@ -15,7 +15,6 @@ and the host may use it.
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 
 from gpgpu_plugin.conductor import capacity
@@ -68,8 +67,8 @@ def clean_again(rows: host_rows.HostRows) -> host_rows.HostRows:
         if not _may_change(rows, device):
             continue
         if device.cleaned_steps and lost_unclean_vf(rows, device):
-            device = dataclasses.replace(device, cleaned_steps=None)
-            rows = rows.put(device)
+            rows = rows.change(device, cleaned_steps=None)
+            device = rows.now(device)
         group = groups.get(device.group_id or 0)
         must = group is not None and capacity.must_be_cleaned(
             device, group.variant, offers_whole=group.offers_whole)

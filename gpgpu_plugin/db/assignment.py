@@ -351,21 +351,22 @@ def activated(session: orm.Session,
                TABLE.c.lease_expires_at.is_(None))))
 
 
-class User(typing.NamedTuple):
-    """Who had a device, by its assignment."""
+class LastAssignment(typing.NamedTuple):
+    """The last assignment of a device, which may have ended."""
 
     uuid: str
     instance_uuid: str
     project_id: str
 
 
-def last_of_device(session: orm.Session, device_id: int) -> User | None:
-    """Return the last assignment of a device, which may have ended."""
+def last_of_device(session: orm.Session,
+                   device_id: int) -> LastAssignment | None:
+    """Return the last assignment of a device; None: it never had one."""
     row = session.execute(
-        sa.select(*(TABLE.c[name] for name in User._fields))
+        sa.select(*(TABLE.c[name] for name in LastAssignment._fields))
         .where(TABLE.c.device_id == device_id)
         .order_by(TABLE.c.id.desc()).limit(1)).first()
-    return User(*row) if row else None
+    return LastAssignment(*row) if row else None
 
 
 def last_of(session: orm.Session,
