@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 
 _S, _E = device_rules.DeviceState, device_rules.DeviceEvent
@@ -36,13 +37,18 @@ Event = tuple[str, str | None]
 
 
 def read(db: api.Database) -> dict[str, list[Event]]:
-    """Return the events of each device, by its UUID."""
+    """Return the events of each device of a group, by its UUID.
+
+    A device that nobody can get is not dirty, whatever is not known of it.
+    """
     found: dict[str, list[Event]] = collections.defaultdict(list)
     with db.reader() as session:
         for device, kind, assignment in session.execute(
                 sa.select(event_db.TABLE.c.device_uuid, event_db.TABLE.c.kind,
                           event_db.TABLE.c.assignment_uuid)
-                .where(event_db.TABLE.c.device_uuid.is_not(None))
+                .join(tables.DEVICES, tables.DEVICES.c.uuid
+                      == event_db.TABLE.c.device_uuid)
+                .where(tables.DEVICES.c.group_id.is_not(None))
                 .order_by(event_db.TABLE.c.id)):
             found[device].append((kind, assignment))
     return dict(found)
