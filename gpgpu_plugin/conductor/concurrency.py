@@ -2,9 +2,8 @@
 """How many calls one conductor handles at once.
 
 The number of its threads decides. A thread without a connection to the
-database would wait for one. As many calls as there are threads may wait for
-one; then the conductor reads no further (rpc.throttle), and the prefetch count
-limits how many calls the broker sends it all the same.
+database would wait for one. Calls that wait for a thread are dropped once
+their callers have given up (rpc.arrival).
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ PREFETCH = 10
 """Default of [oslo_messaging_rabbit] rabbit_qos_prefetch_count of a conductor.
 
 For each of the three queues of each kind of caller, the broker sends this many
-calls to a conductor that has stopped reading. A conductor that reads handles
-them within one round trip to the broker, so a higher count would not make it
-faster.
+calls to a conductor that does not read them, as its process is stopped. One
+that runs reads them within one round trip to the broker, so a higher count
+would not make it faster.
 """
 
 HEARTBEAT = 20

@@ -26,7 +26,6 @@ or another database; the view is then read from the start.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -35,7 +34,6 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import combining
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
@@ -50,102 +48,42 @@ WINDOW = limits.TRANSACTION + limits.COMMIT
 _PAGE = 500
 """Hosts of a page, which a scheduler must get within its time limit."""
 
-_PATIENCE = 0.2
-"""Seconds that a reading of changes may take before calls stop waiting for it;
-it takes milliseconds. A scheduler waits for 3 s."""
-
-_PATIENCE_FOR_PAGE = 1.0
-"""The same for a page of all hosts, whose masks may all have to be built."""
-
-_TOGETHER = 50
-"""Hosts whose masks one call may build for others, if it builds fewer for
-itself."""
-
 _KEPT = 20000
 """Hosts whose encoded masks are kept, of about 2 kB each."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Question:
-    """Question for one page of changes.
-
-    :ivar since: 0: all live hosts
-    :ivar known: versions that are not sent again
-    :ivar marker: id of the last host of the page before
-    """
-
-    since: float
-    known: frozenset[objects.HostVersion]
-    marker: int | None
-
-    def at(self, now: float) -> _Question:
-        """Return what to answer: all hosts if ``since`` is in the future."""
-        if self.since <= now:
-            return self
-        return _Question(since=0, known=frozenset(), marker=None)
-
-    @property
-    def anew(self) -> bool:
-        """Return whether the pages that begin here have all hosts."""
-        return not self.since and self.marker is None
-
-
 class SchedulerFeed:
-    """The feed of one conductor, which keeps the encoded masks of hosts.
-
-    Schedulers that ask at the same time share what is read. Pages of all hosts
-    may take long, so changes do not wait for them.
-    """
+    """The feed of one conductor, which keeps the encoded masks of hosts."""
 
     def __init__(self, db: api.Database) -> None:
         self._db = db
-        self._changes, self._pages = (
-            combining.Combiner(self._answer, patience)
-            for patience in (_PATIENCE, _PATIENCE_FOR_PAGE))
         self._keeping = threading.Lock()
         self._encoded: dict[int, tuple[objects.HostVersion, bytes]] = {}
 
     def changes_since(self, since: float,
                       known: Iterable[objects.HostVersion] = (),
                       marker: int | None = None) -> objects.Changes:
-        """Return one page of the hosts that changed (Conductor)."""
-        return (self._changes if since else self._pages).ask(_Question(
-            since=since, known=frozenset(known), marker=marker))
+        """Return one page of the hosts that changed (Conductor).
 
-    def _answer(self, questions: Sequence[_Question],
-                ) -> list[objects.Changes]:
-        """Answer the first question, and others for which little is built."""
+        :param since: 0, or in the future: all live hosts
+        :param known: versions that are not sent again
+        :param marker: id of the last host of the page before
+        """
         with self._db.reader() as session:
             # Before the hosts are read.
             now = clock.epoch(session)
-            asked = [question.at(now) for question in questions]
-            found = _found(session, asked)
-            found = found[:self._cheap([
-                versions[:_PAGE] for versions in found])]
-            masks = self._masks(session, {
-                version for versions in found for version in versions[:_PAGE]})
-        return [
-            objects.Changes(
-                since=now - WINDOW, packed=objects.pack([
-                    masks[version.id] for version in versions[:_PAGE]
-                    if version.id in masks]),
-                marker=(versions[_PAGE - 1].id if len(versions) > _PAGE
-                        else None),
-                anew=question.anew)
-            for question, versions in zip(asked, found, strict=False)]
-
-    def _cheap(self, pages: Sequence[Sequence[objects.HostVersion]]) -> int:
-        """Return how many of some pages can be built for the first one."""
-        building: set[int] = set()
-        limit = 0
-        for number, page in enumerate(pages):
-            kept = self._kept(page)
-            building |= {version.id for version in page
-                         if version.id not in kept}
-            limit = limit or max(len(building), _TOGETHER)
-            if len(building) > limit:
-                return number
-        return len(pages)
+            if since > now:
+                since, marker = 0.0, None
+            page = (_changed(session, since, frozenset(known), marker or 0)
+                    if since
+                    else host_db.live_after(session, marker or 0, _PAGE + 1))
+            masks = self._masks(session, page[:_PAGE])
+        return objects.Changes(
+            since=now - WINDOW, packed=objects.pack([
+                masks[version.id] for version in page[:_PAGE]
+                if version.id in masks]),
+            marker=page[_PAGE - 1].id if len(page) > _PAGE else None,
+            anew=not since and marker is None)
 
     def _masks(self, session: orm.Session,
                versions: Collection[objects.HostVersion]) -> dict[int, bytes]:
@@ -176,23 +114,12 @@ class SchedulerFeed:
                 del self._encoded[next(iter(self._encoded))]
 
 
-def _found(session: orm.Session, questions: Sequence[_Question],
-           ) -> list[list[objects.HostVersion]]:
-    """Return the hosts that each question is about.
-
-    If they are more than a page has, another page follows.
-    """
-    since = min((question.since for question in questions if question.since),
-                default=None)
-    changed = (() if since is None
-               else host_db.changed_since(session, since))
-    return [
-        [version for version in changed
-         if version.changed_at >= question.since
-         and version.id > (question.marker or 0)
-         and version not in question.known] if question.since
-        else host_db.live_after(session, question.marker or 0, _PAGE + 1)
-        for question in questions]
+def _changed(session: orm.Session, since: float,
+             known: Collection[objects.HostVersion],
+             marker: int) -> list[objects.HostVersion]:
+    """Return the hosts that changed, more than a page if another follows."""
+    return [version for version in host_db.changed_since(session, since)
+            if version.id > marker and version not in known]
 
 
 def _read(session: orm.Session, ids: list[int]) -> list[objects.HostMasks]:

@@ -3,11 +3,10 @@
 
 The broker drops a message that has waited there longer than its caller does.
 What has been taken off the broker may still wait, for a thread or for a lock
-of the database, and only the server's own clock can tell how long (rpc.pause
-knows what was sent to a process while it was stopped, rpc.throttle how long a
-call may have waited to be read). Each call
+of the database, and only the server's own clock can tell how long. Each call
 says how long its caller waits, and one that is older is dropped before the
-endpoint sees it. No call needs to be executed late: the caller was told that
+endpoint sees it. No call needs to be executed late, though one may be (as the
+broker goes on to send to a process that is stopped): the caller was told that
 the outcome is unknown, so
 
 * nova-compute sends a release and a confirmation again until one is answered,
@@ -50,8 +49,6 @@ from oslo_messaging.rpc import server
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import bulkhead
-from gpgpu_plugin.rpc import pause
-from gpgpu_plugin.rpc import throttle
 
 _Incoming = typing.Any
 """A message as oslo.messaging's drivers deliver it."""
@@ -302,8 +299,6 @@ class Server(server.RPCServer):
         super().__init__(*args)
         self._key = key
         self._repeated = repeated
-        self._threads = threads
-        self._pauses = pause.PauseWatch()
         self._bulkhead = bulkhead.Bulkhead[Sequence[_Incoming]](
             self._LIMIT, waiting_threads(threads))
         # The server's own start and stop must not be overridden: it finds the
@@ -315,29 +310,18 @@ class Server(server.RPCServer):
         # Called by the thread that reads from the broker, before the message
         # waits for a thread that handles it.
         [message] = incoming
-        setattr(message, _MARK,
-                self._pauses.arrived_at() - self._throttle.receive())
+        setattr(message, _MARK, time.monotonic())
         super()._on_incoming(incoming)
-        self._throttle.wait()
 
     def _create_listener(self) -> object:
         listener = super()._create_listener()
-        # Nearly all calls come through one of the server's three queues, for
-        # each of which the broker counts.
-        ahead = listener.prefetch_size
-        self._throttle = throttle.Throttle(
-            self._threads, ahead if ahead > 0 else None,
-            self._bulkhead.without_thread)
         source = _Source(listener)
-        self._pauses.start()
         stop = listener.stop
 
         def stop_all() -> None:
-            self._throttle.turn_off()
             stop()
             for incoming in source.end():
                 self._on_incoming(incoming)
-            self._pauses.stop()
         listener.stop = stop_all
         return listener
 
@@ -346,18 +330,17 @@ class Server(server.RPCServer):
 
         One that waits is not in the executor, so that its thread is free.
         """
-        self._throttle.begin()
         [message] = incoming
         key = self._key(message.message.get('method'),
                         message.message.get('args', {}))
         identity = self._identity(message)
         if key is None and identity is None:
-            self._handle(incoming)
+            super()._process_incoming(incoming)
             return
         turn = self._bulkhead.enter(key, incoming, identity)
         while turn is not None:
             try:
-                self._handle(turn.call)
+                super()._process_incoming(turn.call)
             except Exception:
                 # The calls that wait for this one need a thread.
                 LOG.exception('Cannot handle a message')
@@ -374,19 +357,6 @@ class Server(server.RPCServer):
         return (method, request_id, repr(message.message.get('args'))) if (
             isinstance(request_id, str) and isinstance(method, str)
             and method in self._repeated) else None
-
-    def _handle(self, incoming: Sequence[_Incoming]) -> None:
-        [message] = incoming
-        began = time.monotonic()
-        wanted = message.ctxt.get('wanted')
-        is_dropped = wanted is not None and (
-            began - getattr(message, _MARK, began) > wanted)
-        try:
-            super()._process_incoming(incoming)
-        finally:
-            # To drop calls is quick also for a server that hangs.
-            self._throttle.handled(
-                float('inf') if is_dropped else time.monotonic() - began)
 
 
 def waiting_threads(threads: int) -> int:

@@ -88,15 +88,6 @@ class Bulkhead(typing.Generic[T]):
                 self._waiting[key] = calls
             return self._begin(key, identity, call)
 
-    def without_thread(self) -> int:
-        """Return how many calls wait for nothing but a thread."""
-        with self._lock:
-            if self._running.total() < self._total:
-                return 0
-            return sum(
-                min(len(calls), self._limit - self._running[key])
-                for key, calls in self._waiting.items())
-
     def _may_begin(self, key: str) -> bool:
         return (self._running[key] < self._limit
                 and self._running.total() < self._total)

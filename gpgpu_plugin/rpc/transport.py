@@ -16,7 +16,6 @@ from oslo_messaging import opts as oslo_messaging_opts
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.rpc import arrival
-from gpgpu_plugin.rpc import patience
 
 # Named in every target: [DEFAULT] control_exchange is "nova" in Nova's
 # processes and "openstack" in ours, and a client on one exchange does not
@@ -84,7 +83,6 @@ def get_transport(conf: cfg.ConfigOpts) -> Transport:
             allowed_remote_exmods=_REMOTE_MODULES)
     except oslo_messaging.DriverLoadFailure as exc:
         raise _url_invalid(exc) from exc
-    patience.apply(transport, conf.gpgpu.rpc_timeout)
     return transport
 
 

@@ -17,7 +17,6 @@ from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
-from gpgpu_plugin.rpc import patience
 from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -75,38 +74,6 @@ class BrokerTest(base.BaseTestCase):
         first = queues_of_one_start()
         self.assertTrue(first)
         self.assertEqual(first, queues_of_one_start())
-
-    def lose_new_connections(self, count):
-        """Cut connections through the proxy before their channel is open."""
-        lost = []
-        channel = amqp.Connection.channel
-
-        def open_channel(connection, *args, **kwargs):
-            if (connection.host.endswith(f':{self.proxy.port}')
-                    and len(lost) < count):
-                lost.append(connection)
-                self.proxy.down()
-                self.proxy.up()
-            return channel(connection, *args, **kwargs)
-        self.useFixture(fixtures.MonkeyPatch(
-            'amqp.Connection.channel', open_channel))
-        return lost
-
-    def test_conductor_starts_though_a_new_connection_is_lost(self):
-        lost = self.lose_new_connections(1)
-        conductor = service.ConductorService(
-            self.conf, self._transport(self.way), self.db)
-        conductor.start()
-        self.addCleanup(conductor.stop)
-        self.assertEqual(1, len(lost))
-
-    def test_broker_that_loses_each_new_connection_is_given_up(self):
-        lost = self.lose_new_connections(100)
-        exc = self.assertRaises(
-            exception.BrokerUnavailable, rpc_transport.probe, self.conf,
-            self._transport(self.way))
-        self.assertIn('cannot be reached', str(exc))
-        self.assertEqual(patience.ATTEMPTS, len(lost))
 
     def _call_fails_in_time(self, api):
         began = time.monotonic()

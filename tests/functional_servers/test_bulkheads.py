@@ -17,7 +17,6 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.rpc import conductor_api
-from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import database
 from tests.fixtures import hosts
@@ -202,54 +201,3 @@ class SilentBrokerTest(TwoConductorsCase):
         self.assertTrue(patience.wait_until(self.all_answered))
         self.conductors[1].stop()
         self.assertTrue(patience.wait_until(self.answered))
-
-
-class HungConductorTest(TwoConductorsCase):
-    """A conductor all of whose threads hang, beside one that works."""
-
-    server = services.POSTGRESQL
-    casts = 200
-
-    def setUp(self):
-        super().setUp()
-        self.go_on = threading.Event()
-        self.addCleanup(self.go_on.set)
-        self.client = rpc_transport.client(
-            self.transport(services.RABBITMQ),
-            rpc_transport.conductor_topic(
-                self.conf, context.CallerKind.HOST),
-            conductor_contract.VERSION)
-
-    def handled(self, method):
-        """Return what each conductor has handled; the first one hangs."""
-        found = [], []
-        for conductor, hosts_ in zip(self.conductors, found, strict=True):
-            def handle(ctxt, hosts_=hosts_, **arguments):
-                if hosts_ is found[0]:
-                    self.go_on.wait(patience.LONG)
-                hosts_.append(arguments)
-            [manager] = conductor._gate._servers[0].dispatcher.endpoints
-            setattr(manager, method, handle)
-        return found
-
-    def check_the_other_handles_most(self, method, arguments):
-        hung, works = self.handled(method)
-        for number in range(self.casts):
-            self.client.cast(context.admin(), method,
-                             **arguments(f'host{number}'))
-        # The first has one per thread; as many that wait for one; as many
-        # that were sent before it read no further.
-        self.assertTrue(patience.wait_until(
-            lambda: len(works) > self.casts - 4 * THREADS))
-        self.assertEqual([], hung)
-        self.go_on.set()
-        self.assertTrue(patience.wait_until(
-            lambda: len(works) + len(hung) == self.casts))
-
-    def test_calls_that_only_read_go_to_the_other(self):
-        self.check_the_other_handles_most(
-            'clean_tasks', lambda host: {'host': host})
-
-    def test_calls_of_hosts_go_to_the_other(self):
-        self.check_the_other_handles_most(
-            'release', lambda host: {'origin': {'host': host}})

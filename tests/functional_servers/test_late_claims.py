@@ -53,10 +53,9 @@ class LateClaimsMixin:
                 ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}'),
                 ('state_path', self.useFixture(fixtures.TempDir()).path)):
             self.conf.set_override(name, value, 'gpgpu')
-        for module in ('arrival', 'pause'):
-            self.useFixture(fixtures.MonkeyPatch(
-                f'gpgpu_plugin.rpc.{module}.time',
-                types.SimpleNamespace(monotonic=lambda: self.now)))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.arrival.time',
+            types.SimpleNamespace(monotonic=lambda: self.now)))
         self.count_claims()
         conductor = service.ConductorService(
             self.conf, self.new_transport(), self.db)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the changes that schedulers receive."""
 
-import threading
 from unittest import mock
 
 import fixtures
@@ -21,7 +20,6 @@ from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
-from tests.fixtures import patience
 from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -183,24 +181,22 @@ class PageTest(FeedTestCase):
 
 class StatementsTest(FeedTestCase):
 
-    def count(self, questions):
+    def count(self, since, known):
         with self.statements() as statements:
-            self.feed._answer([
-                scheduler_feed._Question(
-                    since=since, known=frozenset(known), marker=None)
-                for since, known in questions])
+            self.feed.changes_since(since, known)
         return len([statement for statement in statements
                     if statement != 'BEGIN'])
 
-    def test_many_who_ask_at_once_cost_as_much_as_one(self):
+    def test_statements_of_a_call(self):
         changes = self.feed.changes_since(0)
         known = [host.version for host in scheduling.unpack(changes.packed)]
         # The time, and which hosts changed.
-        self.assertEqual(2, self.count([(changes.since, known)]))
-        self.assertEqual(2, self.count([(changes.since, known)] * 9))
+        self.assertEqual(2, self.count(changes.since, known))
         self.claim(1)
         # The host, its groups, and its devices.
-        self.assertEqual(5, self.count([(changes.since, known)] * 9))
+        self.assertEqual(5, self.count(changes.since, known))
+        # What was built is kept.
+        self.assertEqual(2, self.count(changes.since, known))
 
 
 class SharedBuildTest(FeedTestCase):
@@ -223,115 +219,21 @@ class SharedBuildTest(FeedTestCase):
         self.assertNotEqual(first, read(self.feed))
         self.assertEqual([[1], [1]], self.built)
 
-    def test_two_callers_at_once_share_one_build(self):
-        begun, go_on = threading.Event(), threading.Event()
-
-        def slow(session, ids):
-            begun.set()
-            go_on.wait(300)
-            return self.note(session, ids)
-        answers = []
-        with mock.patch.object(scheduler_feed, '_read', slow):
-            threads = [threading.Thread(
-                target=lambda: answers.append(read(self.feed)))
-                for _ in range(2)]
-            threads[0].start()
-            self.assertTrue(begun.wait(300))
-            threads[1].start()
-            go_on.set()
-            for thread in threads:
-                thread.join()
-        self.assertEqual(answers[0], answers[1])
-        self.assertEqual([[1]], self.built)
-
-    def test_build_that_hangs_is_not_waited_for(self):
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.scheduler_feed._PATIENCE_FOR_PAGE', 0))
-        self.feed = scheduler_feed.SchedulerFeed(self.db)
-        begun, go_on = threading.Event(), threading.Event()
-
-        def hangs(session, ids):
-            begun.set()
-            go_on.wait(300)
-            return self.note(session, ids)
-        with mock.patch.object(scheduler_feed, '_read', hangs):
-            hung = threading.Thread(target=read, args=(self.feed,))
-            hung.start()
-            self.addCleanup(hung.join)
-            self.addCleanup(go_on.set)
-            self.assertTrue(begun.wait(300))
-        self.assertEqual(1, len(read(self.feed)))
-        self.assertEqual([[1]], self.built)
-
-    def test_changes_do_not_wait_for_pages_of_all_hosts(self):
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.scheduler_feed._PATIENCE',
-            2 * patience.LONG))
-        self.feed = scheduler_feed.SchedulerFeed(self.db)
-        changes = self.feed.changes_since(0)
-        self.report_second_host()
-        begun, go_on = threading.Event(), threading.Event()
-        build = scheduler_feed._read
-
-        def slow(session, ids):
-            if not begun.is_set():
-                begun.set()
-                go_on.wait(300)
-            return build(session, ids)
-        with mock.patch.object(scheduler_feed, '_read', slow):
-            reader = threading.Thread(target=read, args=(self.feed,))
-            reader.start()
-            self.addCleanup(reader.join)
-            self.addCleanup(go_on.set)
-            self.assertTrue(begun.wait(300))
-            found = []
-            other = threading.Thread(target=lambda: found.extend(
-                read(self.feed, changes.since)), daemon=True)
-            other.start()
-            other.join(patience.LONG)
-            self.assertEqual(['h1', 'h2'], [host.host for host in found])
-
-    def test_those_who_wait_get_what_they_do_not_know(self):
+    def test_call_gets_what_its_caller_does_not_know(self):
         self.report_second_host()
         changes = self.feed.changes_since(0)
         [first, second] = scheduling.unpack(changes.packed)
-        question = scheduler_feed._Question
-        answers = self.feed._answer([
-            question(since=changes.since, known=frozenset(known), marker=None)
-            for known in ((first.version, second.version), (first.version,),
-                          ())] + [
-            question(since=0, known=frozenset(), marker=first.version.id),
-            question(since=changes.since + 1e6, known=frozenset(),
-                     marker=None)])
-        self.assertEqual(
-            [[], ['h2'], ['h1', 'h2'], ['h2'], ['h1', 'h2']],
-            [[host.host for host in scheduling.unpack(answer.packed)]
-             for answer in answers])
-        self.assertEqual([False] * 4 + [True],
-                         [answer.anew for answer in answers])
-
-    def test_little_is_built_for_others(self):
-        self.report_second_host()
-        changes = self.feed.changes_since(0)
-        [first, second] = scheduling.unpack(changes.packed)
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.scheduler_feed._TOGETHER', 1))
-
-        def answered(*known):
-            """Return how many of those who know these versions get answers."""
-            self.feed._encoded.clear()
-            return len(self.feed._answer([
-                scheduler_feed._Question(
-                    since=changes.since, known=frozenset(versions),
-                    marker=None) for versions in known]))
-        nothing, one, both = (), (first.version,), (
-            first.version, second.version)
-        self.assertEqual(2, answered(both, one))
-        self.assertEqual(1, answered(both, nothing))
-        self.assertEqual(1, answered(one, (second.version,)))
-        # As many as it needs itself.
-        self.assertEqual(3, answered(nothing, one, nothing))
-        self.assertEqual(2, answered(one, one, nothing))
+        for since, known, marker, names, anew in (
+                (changes.since, (first.version, second.version), None, [],
+                 False),
+                (changes.since, (first.version,), None, ['h2'], False),
+                (changes.since, (), None, ['h1', 'h2'], False),
+                (0, (), first.version.id, ['h2'], False),
+                (changes.since + 1e6, (), None, ['h1', 'h2'], True)):
+            answer = self.feed.changes_since(since, known, marker)
+            self.assertEqual(names, [
+                host.host for host in scheduling.unpack(answer.packed)])
+            self.assertEqual(anew, answer.anew)
 
     def test_kept_hosts_are_limited(self):
         self.useFixture(fixtures.MonkeyPatch(

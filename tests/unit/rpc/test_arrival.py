@@ -65,8 +65,6 @@ class ArrivalTest(base.BaseTestCase):
         self.seconds = 1000.0
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.rpc.arrival.time.monotonic', lambda: self.seconds))
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.throttle.LONGEST', 0.01))
 
     def test_call_outside_a_server_is_wanted(self):
         arrival.check_wanted('claim', 'i1', 0)
@@ -234,26 +232,6 @@ class ArrivalTest(base.BaseTestCase):
         server.listener.on_incoming_callback = incoming
         return found
 
-    def test_call_that_came_while_the_process_was_stopped_is_dropped(self):
-        endpoint, _, client = self.serve()
-        client.cast(context.admin(), 'late', wanted=9)
-        self.assertTrue(endpoint.done.wait(300))
-        # The thread that looks at the clock has no chance meanwhile.
-        self.seconds += 60
-        client.cast(context.admin().for_call(10), 'run', host='h1',
-                    number=1)
-        client.cast(context.admin(), 'run', host='h1', number=2)
-        self.assertTrue(endpoint.all_run.acquire(timeout=300))
-        self.assertEqual([('h1', 2)], endpoint.running)
-
-    def test_wait_to_be_read_counts(self):
-        endpoint, server, client = self.serve()
-        self.useFixture(fixtures.MockPatchObject(
-            server._throttle, 'receive', lambda: 4.0))
-        client.cast(context.admin(), 'late', wanted=3)
-        self.assertTrue(endpoint.done.wait(300))
-        self.assertEqual(1, len(endpoint.expired))
-
     def test_host_whose_calls_hang_leaves_threads_to_others(self):
         endpoint, server, client = self.serve(threads=8)
         arrived = self.count(server)
@@ -273,27 +251,6 @@ class ArrivalTest(base.BaseTestCase):
         for _ in range(16):
             self.assertTrue(endpoint.all_run.acquire(timeout=300))
         self.assertEqual(21, len(set(endpoint.running)))
-
-    def test_busy_server_reads_on_for_calls_that_only_read(self):
-        """Those of schedulers, behind a backlog of hosts that start."""
-        endpoint, server, client = self.serve(threads=8)
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.throttle.LONGEST', 300))
-        endpoint.run = lambda ctxt, host, number: self.all_may_end.acquire()
-        self.all_may_end = threading.Semaphore(0)
-        self.addCleanup(lambda: self.all_may_end.release(100))
-        arrived = self.count(server)
-        for host in range(40):
-            client.cast(context.admin(), 'run', host=f'h{host}', number=0)
-        # Eight of them wait for a thread; the reader waits.
-        self.assertTrue(patience.wait_until(
-            lambda: server._throttle._waiting() >= 8))
-        client.cast(context.admin(), 'late', wanted=3)
-        self.assertFalse(endpoint.done.wait(0.1))
-        self.all_may_end.release()
-        self.assertTrue(endpoint.done.wait(300))
-        self.assertEqual([], endpoint.expired)
-        self.assertTrue(patience.wait_until(lambda: len(arrived) == 41))
 
     def test_calls_that_wait_leave_threads_to_calls_that_only_read(self):
         endpoint, _, client = self.serve(threads=8)

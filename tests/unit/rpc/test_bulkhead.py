@@ -38,24 +38,6 @@ class BulkheadTest(base.BaseTestCase):
             found.append(turn.call)
         self.assertEqual([1, 3, 4, 2], found)
 
-    def test_calls_without_thread_are_those_that_wait_for_no_other(self):
-        calls = bulkhead.Bulkhead(2, 3)
-        turns = [calls.enter(key, 1) for key in ('h1', 'h1', 'h1', 'h2')]
-        self.assertIsNone(turns[2])
-        for key in ('h2', 'h2', 'h3'):
-            calls.enter(key, 2)
-        # One of h2, of which one runs, and that of h3.
-        self.assertEqual(2, calls.without_thread())
-        # The other one of h1 begins, and still only one of h2 could.
-        calls.leave(turns[0])
-        self.assertEqual(2, calls.without_thread())
-
-    def test_calls_that_wait_beside_free_threads_need_none(self):
-        calls = bulkhead.Bulkhead(1, 2)
-        calls.enter('h1', 1)
-        calls.enter('h1', 2)
-        self.assertEqual(0, calls.without_thread())
-
     def test_last_repeat_of_a_call_that_runs_begins_when_that_ends(self):
         for key in ('h1', None):
             calls = bulkhead.Bulkhead(2, 2)
