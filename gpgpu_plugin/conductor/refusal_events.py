@@ -2,7 +2,9 @@
 """Events of refusals, which a thread stores soon after the answer.
 
 Neither a claim that is denied nor a scheduler waits for the database. Equal
-denials within a minute are one event, which counts them. What is not stored
+denials within a minute are one event, which counts them. So are the refusals
+of a project beyond its quota of each kind: whoever boots what no host has, as
+fast as the API answers, must not fill the database. What is not stored
 yet, for about two seconds or while the database does not answer, is lost if
 the conductor dies.
 """
@@ -15,6 +17,7 @@ import functools
 import itertools
 import threading
 import time
+import typing
 from collections.abc import Callable
 from collections.abc import Sequence
 
@@ -39,6 +42,13 @@ INTERVAL = 2
 PERIOD = 60.0
 """Seconds in which equal denials are one event."""
 
+QUOTA = 100
+"""Events of a kind that a project gets in WINDOW from one conductor; the last
+of them counts the further refusals."""
+
+WINDOW = 3600.0
+"""Seconds."""
+
 CHUNK = 500
 """Number of events that one transaction stores."""
 
@@ -48,6 +58,8 @@ the events may not be the cause."""
 
 _LIMIT = 10000
 
+K = typing.TypeVar('K')
+V = typing.TypeVar('V')
 _Key = tuple[str, str, str]
 _Decision = tuple[object, ...]
 
@@ -60,7 +72,7 @@ class _Refusal:
     :ivar payload: of the notification
     :ivar at: when, by the clock of the process
     :ivar id: of the row; None: it is not stored yet
-    :ivar more: equal denials since its count was written
+    :ivar more: refusals that it stands for since its count was written
     """
 
     row: event_db.Row
@@ -68,6 +80,18 @@ class _Refusal:
     at: float
     id: int | None = None
     more: int = 0
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Window:
+    """Events of a kind and a project since a time.
+
+    :ivar since: by the clock of the process
+    """
+
+    since: float
+    number: int = 0
+    last: _Refusal
 
 
 class RefusalEvents:
@@ -90,6 +114,9 @@ class RefusalEvents:
             collections.OrderedDict())
         self._waiting: collections.deque[_Refusal] = collections.deque()
         self._repeated: list[_Refusal] = []
+        # By kind and project, the newest ones.
+        self._windows: collections.OrderedDict[
+            tuple[object, object], _Window] = collections.OrderedDict()
         # Those dropped since the last line of the log.
         self._dropped = 0
         # Decisions of schedulers that were taken, the newest ones.
@@ -120,23 +147,40 @@ class RefusalEvents:
         :param key: what equal refusals have in common
         """
         with self._lock:
+            now = self._clock()
             found = self._denials.get(key)
-            if found is not None and self._clock() - found.at < PERIOD:
-                found.more += 1
-                if found.more == 1:
-                    self._repeated.append(found)
-            elif len(self._waiting) < _LIMIT:
-                self._remember(key, _Refusal(
-                    row=row, payload=payload, at=self._clock()))
-            else:
+            if found is not None and now - found.at < PERIOD:
+                self._repeat(found)
+            elif len(self._waiting) >= _LIMIT:
                 self._dropped += 1
+            else:
+                _keep(self._denials, key, self._add(row, payload))
 
-    def _remember(self, key: _Key, refusal: _Refusal) -> None:
+    def _add(self, row: event_db.Row,
+             payload: notification_obj.RefusalPayload) -> _Refusal:
+        """Have a refusal stored, or counted if its project has had many.
+
+        :returns: the event that stands for it
+        """
+        now = self._clock()
+        key = row['kind'], row['project_id']
+        window = self._windows.get(key)
+        if window is not None and now - window.since < WINDOW and (
+                window.number >= QUOTA):
+            self._repeat(window.last)
+            return window.last
+        refusal = _Refusal(row=row, payload=payload, at=now)
+        if window is None or now - window.since >= WINDOW:
+            window = _Window(since=now, last=refusal)
+        window.number, window.last = window.number + 1, refusal
+        _keep(self._windows, key, window)
         self._waiting.append(refusal)
-        self._denials[key] = refusal
-        self._denials.move_to_end(key)
-        if len(self._denials) > _LIMIT:
-            self._denials.popitem(last=False)
+        return refusal
+
+    def _repeat(self, refusal: _Refusal) -> None:
+        refusal.more += 1
+        if refusal.more == 1:
+            self._repeated.append(refusal)
 
     def filtered(self, by: author.Author,
                  refusals: Sequence[scheduling.FilterRefusal]) -> bool:
@@ -157,12 +201,8 @@ class RefusalEvents:
                 row = event_db.filtered(by, refusal)
                 if not refusal.passed:
                     self._observer(str(row['kind']))
-                self._waiting.append(_Refusal(
-                    row=row, payload=notification_db.filtered(row, refusal),
-                    at=self._clock()))
-                self._filtered[key] = None
-            while len(self._filtered) > _LIMIT:
-                self._filtered.popitem(last=False)
+                self._add(row, notification_db.filtered(row, refusal))
+                _keep(self._filtered, key, None)
             return True
 
     def run_once(self) -> None:
@@ -253,7 +293,7 @@ class RefusalEvents:
             self._dropped += dropped
 
     def _count(self) -> None:
-        """Write how often denials were repeated."""
+        """Write how many refusals the events stand for."""
         with self._lock:
             # Some may have come after the last one was stored.
             waiting = set(self._waiting)
@@ -279,6 +319,14 @@ class RefusalEvents:
                 if refusal.more:
                     # Some came meanwhile.
                     self._repeated.append(refusal)
+
+
+def _keep(known: collections.OrderedDict[K, V], key: K, value: V) -> None:
+    """Keep a value as the newest one; the oldest one goes if they are many."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _LIMIT:
+        known.popitem(last=False)
 
 
 def _identity(by: author.Author, refusal: scheduling.FilterRefusal,

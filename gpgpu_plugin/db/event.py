@@ -66,7 +66,7 @@ TABLE = sa.Table(
               comment='Name of the reason of a refusal.'),
     sa.Column('detail', sa.Text, comment='Further information for operators.'),
     sa.Column('count', sa.Integer, nullable=False, default=1,
-              comment='How many equal refusals the row stands for.'),
+              comment='How many refusals the row stands for.'),
     sa.Index(None, 'device_uuid'),
     sa.Index(None, 'instance_uuid'),
     sa.Index(None, 'at'),

@@ -195,6 +195,39 @@ class DeniedTest(RefusalCase):
         self.assertEqual('i' * 36, found.instance_uuid)
 
 
+class QuotaTest(RefusalCase):
+    """A project that boots what no host has, as fast as the API answers."""
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.conductor.refusal_events.QUOTA', 3))
+
+    def test_last_event_counts_what_exceeds_the_quota(self):
+        for number in range(10):
+            self.deny(f'i{number}')
+            self.subject.filtered(BY, [
+                self.refusal(instance_uuid=f'i{number}')])
+        self.subject.run_once()
+        for kind in ('claim_denied', 'filter_refused'):
+            self.assertEqual(
+                [('i0', 1), ('i1', 1), ('i2', 8)],
+                [(event.instance_uuid, event.count)
+                 for event in self.events(kind)])
+
+    def test_quota_is_that_of_a_project_and_an_hour(self):
+        for number in range(4):
+            self.deny(f'i{number}')
+        self.subject.filtered(BY, [
+            self.refusal(instance_uuid=f'j{number}', project_id='p2')
+            for number in range(3)])
+        self.now = refusal_events.WINDOW
+        self.deny('i4')
+        self.subject.run_once()
+        self.assertEqual([1, 1, 2, 1], self.counts())
+        self.assertEqual(3, len(self.events('filter_refused')))
+
+
 class FailureTest(RefusalCase):
 
     def failing(self, error):

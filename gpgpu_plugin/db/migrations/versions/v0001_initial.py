@@ -559,7 +559,7 @@ def _events() -> None:
         sa.Column('detail', sa.Text(),
                   comment='Further information for operators.'),
         sa.Column('count', sa.Integer(), nullable=False,
-                  comment='How many equal refusals the row stands for.'),
+                  comment='How many refusals the row stands for.'),
         sa.PrimaryKeyConstraint('id', name='pk_events'))
     ddl.create_index('ix_events_at', 'events', ['at'])
     ddl.create_index('ix_events_device_uuid', 'events', ['device_uuid'])
