@@ -91,7 +91,7 @@ class Gate:
         self._reading = cached_reading.CachedReading(
             'fitness', lambda: unfit(db, masters), 0.0, PATIENCE)
         self._thread = periodic.Periodic(
-            'gpgpu-fitness', INTERVAL, self.check)
+            'gpgpu-fitness', (INTERVAL, self.check))
         self.reason = ''
 
     def start(self) -> None:

@@ -106,7 +106,7 @@ class Isolation:
         self._seen: dict[str, float] = {}
         self._began_at = clock()
         self._thread = periodic.Periodic(
-            'gpgpu-isolation', INTERVAL, self.run_once)
+            'gpgpu-isolation', (INTERVAL, self.run_once))
         self._cloud = cloud or connect(conf)
 
     def start(self) -> None:

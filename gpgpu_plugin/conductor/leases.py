@@ -39,7 +39,7 @@ class LeaseWatch:
         self._silent_after = silent_after
         self._stopping = threading.Event()
         self._searches = periodic.Periodic(
-            'gpgpu-leases', INTERVAL, self.run_once)
+            'gpgpu-leases', (INTERVAL, self.run_once))
 
     def run_once(self) -> list[str]:
         """Tell every host that has an expired lease; never raises.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function that the conductor calls again and again."""
+"""Functions that the conductor calls again and again."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 
@@ -10,26 +11,26 @@ from futurist import periodics
 
 
 class Periodic:
-    """Calls a function in a thread of its own, at once and then repeatedly.
+    """Calls functions in a thread of its own, at once and then repeatedly.
 
     :param name: of the thread
-    :param interval: seconds between two calls
+    :param calls: seconds between two calls of each function; none of them
+        raises
     """
 
-    def __init__(self, name: str, interval: float,
-                 run: Callable[[], object]) -> None:
+    def __init__(self, name: str,
+                 *calls: tuple[float, Callable[[], object]]) -> None:
         self._name = name
-        self._interval = interval
-        self._run = run
+        self._calls = calls
         self._worker: periodics.PeriodicWorker | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to call the function."""
-        @periodics.periodic(self._interval, run_immediately=True)
-        def call() -> None:
-            self._run()
-        self._worker = periodics.PeriodicWorker([(call, (), {})])
+        """Begin to call the functions."""
+        self._worker = periodics.PeriodicWorker([
+            (periodics.periodic(seconds, run_immediately=True)(
+                functools.partial(run)), (), {})
+            for seconds, run in self._calls])
         self._thread = threading.Thread(
             target=self._worker.start, name=self._name, daemon=True)
         self._thread.start()

@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import sqlite_lock
 from gpgpu_plugin.domain import audit
 from gpgpu_plugin.rpc import compute_api
@@ -90,14 +91,17 @@ class ConductorService:
             self.database,
             observer=self._monitoring.counters.request_refused)
         self._counts = periodic.Periodic(
-            'gpgpu-refusals', refusal_events.INTERVAL,
-            self._refused.run_once)
+            'gpgpu-refusals',
+            (refusal_events.INTERVAL, self._refused.run_once))
         self._requests = request_mix.Requests(self.database)
         self._no_candidate = no_candidate.Listener(
             conf, self.database, self._refused, self._requests)
         self.choices = choices.Choices()
         self._mix = periodic.Periodic(
-            'gpgpu-requests', request_mix.INTERVAL, self._requests.run_once)
+            'gpgpu-requests',
+            (request_mix.INTERVAL, self._requests.run_once),
+            (purge.INTERVAL, lambda: purge.purge_old(
+                self.database, conf.gpgpu.history_days)))
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,

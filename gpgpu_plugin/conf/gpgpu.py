@@ -183,6 +183,12 @@ OPTS = [
              'deleted unsent, which is logged and counted. A '
              'notification takes about one kilobyte. Notifications are '
              'stored only if [oslo_messaging_notifications] driver is set.'),
+    cfg.IntOpt(
+        'history_days', default=365, min=0, max=36500,
+        help='Days after which gpgpu-conductor deletes events, assignments '
+             'and usage that ended, and unsent notifications. Usage that was '
+             'not exported and the ledger of cleanings stay. 0: only '
+             '"gpgpu-manage db purge" deletes them.'),
     cfg.StrOpt(
         'usage_audit_period', default='hour',
         choices=('hour', 'day', 'month', 'none'),

@@ -3,8 +3,9 @@
 
 Notifications that were never sent go with it.
 
-It runs beside conductors, in transactions that are short and independent of
-each other: after an interruption the next run goes on.
+Conductors delete what is older than ``[gpgpu] history_days``, and ``db purge``
+what an operator names. Both do so in transactions that are short and
+independent of each other: after an interruption the next run goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 import typing
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import api
@@ -26,8 +28,13 @@ from gpgpu_plugin.db import usage
 
 _USAGES = usage.TABLE
 
+LOG = logging.getLogger(__name__)
+
 CHUNK = 1000
 """Number of rows that one transaction deletes."""
+
+INTERVAL = 3600.0
+"""Seconds between two runs of a conductor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +78,26 @@ def purge(db: api.Database, before: datetime.datetime,
                   notifications=notifications,
                   unexported=_unexported(db, before),
                   complete=left is None or left > 0)
+
+
+def purge_old(db: api.Database, days: int) -> None:
+    """Delete what is older than some days; never raises.
+
+    :param days: 0: nothing is deleted
+    """
+    if not days:
+        return
+    try:
+        with db.reader() as session:
+            now = clock.utc(session)
+        purged = purge(db, now - datetime.timedelta(days=days))
+    except Exception:
+        LOG.exception('Cannot delete what is older than [gpgpu] history_days')
+    else:
+        if purged.events or purged.assignments or purged.usages or (
+                purged.notifications):
+            LOG.info('Deleted what is older than %(days)d days: %(purged)s',
+                     {'days': days, 'purged': purged})
 
 
 class _Chunk(typing.Protocol):

@@ -10,15 +10,18 @@ from gpgpu_plugin.conductor import periodic
 
 class PeriodicTest(base.BaseTestCase):
 
-    def test_function_is_called_again_until_the_stop(self):
-        called = threading.Semaphore(0)
-        subject = periodic.Periodic('again', 0.01, called.release)
+    def test_functions_are_called_again_until_the_stop(self):
+        often, once = threading.Semaphore(0), threading.Semaphore(0)
+        subject = periodic.Periodic(
+            'again', (0.01, often.release), (3600, once.release))
         subject.start()
         for _ in range(3):
-            self.assertTrue(called.acquire(timeout=60))
+            self.assertTrue(often.acquire(timeout=60))
+        self.assertTrue(once.acquire(timeout=60))
         subject.stop()
+        self.assertFalse(once.acquire(blocking=False))
         self.assertNotIn('again', [
             thread.name for thread in threading.enumerate()])
 
     def test_stop_before_the_start_does_nothing(self):
-        periodic.Periodic('never', 1, self.fail).stop()
+        periodic.Periodic('never', (1, self.fail)).stop()

@@ -4,10 +4,12 @@
 import datetime
 import itertools
 from concurrent import futures
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
 
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
@@ -54,6 +56,21 @@ class PurgeTest(base.ConductorTestCase):
                 sa.update(tables.ASSIGNMENTS)
                 .where(tables.ASSIGNMENTS.c.uuid == uuid)
                 .values(ended_at=self.now - days * DAY))
+
+    def test_conductor_deletes_what_is_older_than_some_days(self):
+        self.age(self.uuids[0], 11)
+        self.age(self.uuids[1], 9)
+        for days, number in ((0, 3), (10, 2), (8, 1)):
+            purge.purge_old(self.db, days)
+            self.assertEqual(number, self.count(tables.ASSIGNMENTS))
+
+    def test_conductor_tries_again_if_the_database_is_busy(self):
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin'))
+        with mock.patch.object(
+                purge, 'purge', side_effect=exception.ConductorUnavailable(
+                    method='purge', reason='busy', timeout=1)):
+            purge.purge_old(self.db, 1)
+        self.assertIn('history_days', log.output)
 
     def purge(self, days=-1, **kwargs):
         return purge.purge(self.db, self.now - days * DAY, **kwargs)
