@@ -10,6 +10,7 @@ from nova.compute import provider_tree
 from oslotest import base
 
 from gpgpu_plugin.compute import placement
+from gpgpu_plugin.domain import naming
 from tests.unit.compute import base as compute_base
 from tests.unit.compute import make
 
@@ -90,11 +91,14 @@ class ApplyTest(TreeTestCase):
 
     def test_provider_of_somebody_else_is_left_alone(self):
         self.tree.new_child('other', 'h1', uuid='other')
-        self.tree.update_traits('other', ['OWNER_NOVA'])
         records = {'CUSTOM_FPGA': {'total': 2, 'reserved': 0}}
         self.tree.update_inventory('other', records)
-        placement.apply(self.tree, 'h1', None)
-        self.assertEqual(records, self.tree.data('other').inventory)
+        # Both together name the plugin's.
+        for trait in (
+                'OWNER_NOVA', naming.TRAIT_GPU, naming.TRAIT_OWNER):
+            self.tree.update_traits('other', [trait])
+            placement.apply(self.tree, 'h1', None)
+            self.assertEqual(records, self.tree.data('other').inventory)
 
 
 class DisabledTest(TreeTestCase):

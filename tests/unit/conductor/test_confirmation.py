@@ -247,6 +247,11 @@ class OwnerTest(base.ConductorTestCase):
         self.assertEqual('h2', self.abort('h1', self.moved).host)
         self.assertEqual([], self.active('h2'))
 
+    def test_source_ends_nothing_after_the_confirmation(self):
+        self.confirm('h1', self.source)
+        self.assertRaises(exception.NotOwner, self.abort, 'h1', self.moved)
+        self.assertEqual(self.moved, self.active('h2'))
+
     def test_outdated_session_of_the_source_ends_nothing(self):
         self.assertRaises(exception.Fenced, self.abort, 'h1', self.moved,
                           session=0, start_uuid='old')

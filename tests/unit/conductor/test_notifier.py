@@ -133,12 +133,20 @@ class SendTest(NotifierCase):
 
     def test_sender_without_its_lease_stops(self):
         self.write(3)
+        got_by_lease = []
+
+        def acquire(*args, acquire=outbox.acquire):
+            got_by_lease.append(len(self.broker.got))
+            return acquire(*args)
 
         def pass_time():
-            self.now += notifier.LEASE
+            self.now += notifier.LEASE + 1
         self.broker.on_publish = pass_time
-        self.subject.run_once()
+        with fixtures.MonkeyPatch(
+                'gpgpu_plugin.db.outbox.acquire', acquire):
+            self.subject.run_once()
         # It goes on, with a new lease each time.
+        self.assertEqual([0, 1, 2], got_by_lease)
         self.assertEqual(['i0', 'i1', 'i2'], self.broker.got)
         self.assertEqual([], self.waiting())
 
