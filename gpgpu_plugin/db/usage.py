@@ -42,8 +42,6 @@ TABLE = sa.Table(
               comment='UUID of the assignment.'),
     sa.Column('instance_uuid', column.UUID, nullable=False,
               comment='Instance that used the device.'),
-    sa.Column('role', sa.String(16), nullable=False,
-              comment='Role of the assignment.'),
     sa.Column('project_id', column.NAME, nullable=False,
               comment='Project of the instance.'),
     sa.Column('user_id', column.NAME, nullable=False,
@@ -284,7 +282,6 @@ def in_period(session: orm.Session, beginning: datetime.datetime,
 def _values(row: sa.RowMapping,
             began_at: datetime.datetime) -> dict[str, typing.Any]:
     return {name: row[name] for name in _NAMES} | {
-        'role': str(claim_obj.ClaimRole.INSTANCE),
         'serial': (
             notification_db.serial(row['function'])
             or notification_db.serial(row['function_of_gpu'])),

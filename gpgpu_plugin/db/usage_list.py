@@ -20,7 +20,7 @@ from gpgpu_plugin.objects import usage as objects
 
 _TABLE = usage.TABLE
 _ASSIGNMENTS = tables.ASSIGNMENTS
-_SAME = ('project_id', 'user_id', 'instance_uuid', 'role', 'flavor', 'host',
+_SAME = ('project_id', 'user_id', 'instance_uuid', 'flavor', 'host',
          'device_uuid', 'address', 'serial', 'variant', 'vgpu_type',
          'resource_class')
 _KEYS: Mapping[objects.UsageKey, sa.ColumnElement[str | None]] = {

@@ -54,7 +54,6 @@ class UsageInfo:
     project_id: str
     user_id: str
     instance_uuid: str
-    role: str
     flavor: str
     host: str
     device_uuid: str

@@ -327,7 +327,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.check('usage_without_assignment', lambda: self.sql(
             sa.insert(usage).values(
                 assignment_uuid=str(uuid.uuid4()), instance_uuid='i1',
-                role='instance', host='gpu1', began_at=clocks.now(),
+                host='gpu1', began_at=clocks.now(),
                 project_id='p1', user_id='u1', flavor='f1',
                 device_uuid=str(uuid.uuid4()), address='0000:3b:00.0',
                 resource_class='CUSTOM_GPU_L40S', vgpu_type='passthrough')),

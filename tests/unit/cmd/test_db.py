@@ -79,7 +79,7 @@ class DBTest(base.BaseTestCase):
         with database.writer() as session:
             session.execute(sa.insert(usage_db.TABLE).values(
                 **tenant.TENANT, assignment_uuid='a', instance_uuid='i',
-                role='instance', host='h', device_uuid='d', address='a',
+                host='h', device_uuid='d', address='a',
                 vgpu_type='passthrough', resource_class='C',
                 began_at=datetime.datetime(2026, 10, 29),
                 ended_at=datetime.datetime(2026, 10, 30)))

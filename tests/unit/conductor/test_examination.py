@@ -178,7 +178,7 @@ class CloudTest(ExaminationCase):
     def test_usage_on_a_host_that_was_deleted_is_ended(self):
         self.sql(sa.insert(usage_db.TABLE).values(
             **tenant.TENANT, assignment_uuid='a1', instance_uuid='i1',
-            role='instance', host='gone', device_uuid='d1',
+            host='gone', device_uuid='d1',
             address='0000:18:00.0', began_at=clocks.now(),
             vgpu_type='passthrough', resource_class='CUSTOM_GPU_H100'))
         self.check_repaired('usage_without_assignment')

@@ -89,7 +89,7 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         [found] = self.used()
         self.assertEqual({
             'id': found['id'], 'assignment_uuid': assignment.uuid,
-            'instance_uuid': 'i1', 'role': 'instance', **TENANT,
+            'instance_uuid': 'i1', **TENANT,
             'host': 'h1', 'device_uuid': assignment.device_uuid,
             'address': assignment.address, 'serial': '1321020',
             'variant': 'H100', 'vgpu_type': 'passthrough',
@@ -141,7 +141,7 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         moved = self.move(2)
         self.assertEqual(source, self.running())
         self.confirm(source)
-        self.assertEqual(moved, self.running(host='h2', role='instance'))
+        self.assertEqual(moved, self.running(host='h2'))
         self.assertEqual(moved, self.running())
         (_, _, left), _, (_, arrived, _), _ = self.lifetimes()
         self.assertEqual(left, arrived)

@@ -37,7 +37,7 @@ class UsageListCase(base.ConductorTestCase):
         with self.db.writer() as session:
             session.execute(sa.insert(usage_db.TABLE).values({
                 'assignment_uuid': uuid, 'instance_uuid': 'i1',
-                **tenant.TENANT, 'role': 'instance', 'host': 'h1',
+                **tenant.TENANT, 'host': 'h1',
                 'device_uuid': 'd1', 'address': '0000:18:00.0',
                 'variant': 'H100', 'vgpu_type': 'passthrough',
                 'resource_class': 'CUSTOM_GPU_H100', 'began_at': began,
@@ -116,7 +116,7 @@ class ListTest(UsageListCase):
                 session, objects.UsageQuery(variant='L40S'), NOON, 9)
         self.assertEqual(objects.UsageInfo(
             uuid='b', project_id='p2', user_id='u2', instance_uuid='i2',
-            role='instance', flavor='f1', host='h2', device_uuid='d1',
+            flavor='f1', host='h2', device_uuid='d1',
             address='0000:18:00.0', serial=None, variant='L40S',
             vgpu_type='passthrough', resource_class='CUSTOM_GPU_H100',
             began_at='2026-11-01T13:00:00Z', ended_at='2026-11-01T15:00:00Z',

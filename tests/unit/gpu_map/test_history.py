@@ -19,7 +19,7 @@ def ago(hours):
 
 def usage(device, began, ended=None, on='h1', name='u1'):
     return usage_obj.UsageInfo(
-        **tenant.TENANT, uuid=name, instance_uuid='i1', role='instance',
+        **tenant.TENANT, uuid=name, instance_uuid='i1',
         host=on, device_uuid=device, address='0000:18:00.0', serial=None,
         variant='H100', vgpu_type='passthrough',
         resource_class='CUSTOM_GPU_H100', began_at=ago(began),

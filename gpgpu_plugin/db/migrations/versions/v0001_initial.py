@@ -490,8 +490,6 @@ def _usages() -> None:
                   comment='UUID of the assignment.'),
         sa.Column('instance_uuid', _UUID, nullable=False,
                   comment='Instance that used the device.'),
-        sa.Column('role', sa.String(16), nullable=False,
-                  comment='Role of the assignment.'),
         sa.Column('project_id', _NAME, nullable=False,
                   comment='Project of the instance.'),
         sa.Column('user_id', _NAME, nullable=False,
