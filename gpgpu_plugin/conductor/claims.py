@@ -23,7 +23,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import driver_capacity
-from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import selection
 from gpgpu_plugin.conductor import sessions
@@ -55,18 +54,15 @@ _FUNCTIONS = 8
 def claim(db: api.Database, request: objects.ClaimRequest,
           lease: float, origin: session_obj.Origin | None = None,
           is_wanted: Callable[[], None] = lambda: None,
-          refusals: refusals_mod.Refusals | None = None,
           exact_projects: Collection[str] = ()) -> objects.Claim:
     """Assign devices to an instance, all or none (ConductorAPI.claim).
 
     :param lease: seconds until a claim that nobody activated may be aborted
     :param is_wanted: raises if the caller has given up
-    :param refusals: those of the process
     :param exact_projects: projects whose instances may name devices
     :raises ClaimDenied: with the reason's name
     :raises Invalid: another host asks
     """
-    known = refusals or refusals_mod.Refusals()
 
     def work(session: orm.Session) -> objects.Claim:
         host = _lock_host(session, request, origin)
@@ -75,7 +71,7 @@ def claim(db: api.Database, request: objects.ClaimRequest,
         assigned = _assigned_before(request, after.assignments)
         if not assigned:
             assigned = _assign(session, after, request, lease, _select(
-                session, host, request, capacity.groups(after), known,
+                session, host, request, capacity.groups(after),
                 exact_projects))
             after = after.assign(assigned).note('claim', assigned)
         granted = _granted(session, request, before, after, assigned)
@@ -86,15 +82,13 @@ def claim(db: api.Database, request: objects.ClaimRequest,
         raise exception.Invalid(
             field='host', value=request.host,
             expected=f'{origin.host}, since a host claims its own devices')
-    known.repeat(db, request, origin)
     return db.write(work)
 
 
 def _select(session: orm.Session, host: host_db.HostRow,
             request: objects.ClaimRequest,
             groups: Sequence[capacity.LoadedGroup],
-            known: refusals_mod.Refusals, exact_projects: Collection[str],
-            ) -> list[_Selected]:
+            exact_projects: Collection[str]) -> list[_Selected]:
     """Return the units that a claim gets, each with its offer.
 
     :raises ClaimDenied: it cannot get them
@@ -106,11 +100,7 @@ def _select(session: orm.Session, host: host_db.HostRow,
     else:
         demands = selection.own_demands(session, request, offers)
         selection.check_allocation(request, request.request, groups)
-        try:
-            selected = selection.choose(request, demands, offers)
-        except exception.ClaimDenied as exc:
-            known.remember(request, host.generation, exc)
-            raise
+        selected = selection.choose(request, demands, offers)
     return [_Selected(resource_class, offers[resource_class], unit)
             for resource_class, chosen in sorted(selected.items())
             for unit in chosen]

@@ -15,7 +15,6 @@ from gpgpu_plugin.conductor import choices as choices_mod
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.conductor import refusal_events
-from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.db import api
@@ -50,7 +49,6 @@ class Endpoint:
         self._compute_api = compute_api
         self._questions = questions.Questions(db, compute_api)
         self._feed = scheduler_feed.SchedulerFeed(db)
-        self._refusals = refusals.Refusals()
         self._refused = refused or refusal_events.RefusalEvents(db)
         self._requests = requests or request_mix.Requests(db)
         self._choices = choices or choices_mod.Choices()

@@ -86,7 +86,7 @@ class ConductorManager(operator_calls.OperatorCalls):
                 functools.partial(
                     arrival.check_wanted, 'claim',
                     f'instance {request.instance_uuid}', ctxt.wanted),
-                self._refusals, self._conf.gpgpu.exact_device_projects)
+                self._conf.gpgpu.exact_device_projects)
         except exception.RequestExpired as exc:
             LOG.info('%s', exc)
             raise

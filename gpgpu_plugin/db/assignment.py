@@ -79,13 +79,6 @@ _END = (sa.update(TABLE)
         .where(TABLE.c.uuid.in_(sa.bindparam('uuids', expanding=True)))
         .values(active=None, ended_at=sa.bindparam('at')))
 
-_ON_HOST = (
-    sa.select(TABLE.c.id)
-    .where(TABLE.c.host_id == sa.bindparam('host_id'),
-           TABLE.c.instance_uuid == sa.bindparam('instance_uuid'),
-           TABLE.c.active == 1)
-    .limit(1))
-
 
 def insert(session: orm.Session, rows: Iterable[AssignmentRow], *,
            ended_at: datetime.datetime | None = None) -> None:
@@ -212,13 +205,6 @@ def hosts_of_instance(session: orm.Session, instance_uuid: str,
         .where(TABLE.c.active == 1,
                TABLE.c.instance_uuid == instance_uuid,
                tables.HOSTS.c.id.not_in(list(known)))))
-
-
-def is_on(session: orm.Session, host_id: int, instance_uuid: str) -> bool:
-    """Return whether an instance has assignments on a host."""
-    found = session.execute(_ON_HOST, {
-        'host_id': host_id, 'instance_uuid': instance_uuid})
-    return found.first() is not None
 
 
 def instance_of_variant(session: orm.Session,

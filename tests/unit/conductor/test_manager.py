@@ -156,16 +156,6 @@ class ClaimTest(ManagerCase):
             assignment.lease_expires_at
             for assignment in self.claim_by_rpc().assignments})
 
-    def test_claim_that_was_denied_is_denied_again_without_the_lock(self):
-        self.boot(8)
-        for instance in ('i2', 'i3'):
-            with self.statements() as statements:
-                self.refused(
-                    exception.ClaimDenied, CONTRACT.claim,
-                    request=self.request(1, instance))
-        self.assertEqual([], [statement for statement in statements
-                              if 'FROM devices' in statement])
-
     def test_denied_claim_is_an_answer_with_its_reason_in_the_log(self):
         log = self.useFixture(fixtures.FakeLogger())
         error = self.refused(
