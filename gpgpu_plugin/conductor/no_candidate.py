@@ -4,7 +4,8 @@
 No filter and no host sees them. Nova's versioned notifications have them
 (``compute_task.build_instances.error`` and its like), which a conductor reads
 if ``[gpgpu] nova_notifications_topic`` names their topic. They become events.
-Those of builds count in the mix of requests, as GpuFilter would count them.
+Those of builds for GPUs count in the mix of requests, as GpuFilter would count
+them.
 
 Only what Nova itself says about the request is recorded: whoever can send
 messages to that topic can add such events.
@@ -148,9 +149,7 @@ class Endpoint:
             found = parse(ctxt, payload)
             if found is not None:
                 found = codec.printable(NoCandidate, found)
-                self._record(publisher_id, found)
-                if event_type == _BUILD:
-                    # Those without GPUs, too: they take vCPUs.
+                if self._record(publisher_id, found) and event_type == _BUILD:
                     self._requests.add([scheduling.ArrivedRequests(
                         found.kind, (found.instance_uuid,))])
         except exception.ConductorUnavailable as exc:
@@ -169,12 +168,12 @@ class Endpoint:
                           publisher_id)
         return None
 
-    def _record(self, publisher_id: str, found: NoCandidate) -> None:
-        if not self._is_known(found):
-            self._refused.no_candidate(
-                author.Author(actor=f'Nova ({publisher_id})',
-                              request_id=found.request_id),
-                found.instance_uuid, found.project_id, found.detail)
+    def _record(self, publisher_id: str, found: NoCandidate) -> bool:
+        """Return whether it is recorded as an event of its own."""
+        return not self._is_known(found) and self._refused.no_candidate(
+            author.Author(actor=f'Nova ({publisher_id})',
+                          request_id=found.request_id),
+            found.instance_uuid, found.project_id, found.detail)
 
     def _is_known(self, found: NoCandidate) -> bool:
         """Return whether it is no request for GPUs, or recorded already."""

@@ -3,8 +3,7 @@
 
 Neither a claim that is denied nor a scheduler waits for the database. Equal
 denials within a minute are one event, which counts them. So are the refusals
-of a project beyond its quota of each kind: whoever boots what no host has, as
-fast as the API answers, must not fill the database. What is not stored
+of a project beyond its quota of each kind (domain.quota). What is not stored
 yet, for about two seconds or while the database does not answer, is lost if
 the conductor dies.
 """
@@ -30,6 +29,7 @@ from gpgpu_plugin.db import author
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import notification as notification_db
+from gpgpu_plugin.domain import quota
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import notification as notification_obj
 from gpgpu_plugin.objects import scheduling
@@ -41,13 +41,6 @@ INTERVAL = 2
 
 PERIOD = 60.0
 """Seconds in which equal denials are one event."""
-
-QUOTA = 100
-"""Events of a kind that a project gets in WINDOW from one conductor; the last
-of them counts the further refusals."""
-
-WINDOW = 3600.0
-"""Seconds."""
 
 CHUNK = 500
 """Number of events that one transaction stores."""
@@ -82,18 +75,6 @@ class _Refusal:
     more: int = 0
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Window:
-    """Events of a kind and a project since a time.
-
-    :ivar since: by the clock of the process
-    """
-
-    since: float
-    number: int = 0
-    last: _Refusal
-
-
 class RefusalEvents:
     """The refusals of the last minute, and those that wait. Thread-safe.
 
@@ -114,9 +95,10 @@ class RefusalEvents:
             collections.OrderedDict())
         self._waiting: collections.deque[_Refusal] = collections.deque()
         self._repeated: list[_Refusal] = []
-        # By kind and project, the newest ones.
-        self._windows: collections.OrderedDict[
-            tuple[object, object], _Window] = collections.OrderedDict()
+        self._quota = quota.Quota(clock)
+        # The last event of each kind and project, of the newest ones.
+        self._last: collections.OrderedDict[
+            tuple[object, object], _Refusal] = collections.OrderedDict()
         # Those dropped since the last line of the log.
         self._dropped = 0
         # Decisions of schedulers that were taken, the newest ones.
@@ -133,28 +115,35 @@ class RefusalEvents:
             notification_db.denied(row))
 
     def no_candidate(self, by: author.Author, instance_uuid: str,
-                     project_id: str | None, detail: str) -> None:
-        """Have it recorded that Placement had no candidate for GPUs."""
+                     project_id: str | None, detail: str) -> bool:
+        """Have it recorded that Placement had no candidate for GPUs.
+
+        :returns: whether it is an event of its own
+        """
         row = event_db.no_candidate(by, instance_uuid, project_id, detail)
         self._observer(str(row['kind']))
-        self._repeatable((instance_uuid, '', str(row['kind'])), row,
-                         notification_db.no_candidate(row))
+        return self._repeatable((instance_uuid, '', str(row['kind'])), row,
+                                notification_db.no_candidate(row))
 
     def _repeatable(self, key: _Key, row: event_db.Row,
-                    payload: notification_obj.RefusalPayload) -> None:
+                    payload: notification_obj.RefusalPayload) -> bool:
         """Have a refusal recorded; equal ones within a minute are counted.
 
         :param key: what equal refusals have in common
+        :returns: whether it is an event of its own
         """
         with self._lock:
             now = self._clock()
             found = self._denials.get(key)
             if found is not None and now - found.at < PERIOD:
                 self._repeat(found)
-            elif len(self._waiting) >= _LIMIT:
+                return False
+            if len(self._waiting) >= _LIMIT:
                 self._dropped += 1
-            else:
-                _keep(self._denials, key, self._add(row, payload))
+                return False
+            found = self._add(row, payload)
+            _keep(self._denials, key, found)
+            return found.row is row
 
     def _add(self, row: event_db.Row,
              payload: notification_obj.RefusalPayload) -> _Refusal:
@@ -162,18 +151,13 @@ class RefusalEvents:
 
         :returns: the event that stands for it
         """
-        now = self._clock()
         key = row['kind'], row['project_id']
-        window = self._windows.get(key)
-        if window is not None and now - window.since < WINDOW and (
-                window.number >= QUOTA):
-            self._repeat(window.last)
-            return window.last
-        refusal = _Refusal(row=row, payload=payload, at=now)
-        if window is None or now - window.since >= WINDOW:
-            window = _Window(since=now, last=refusal)
-        window.number, window.last = window.number + 1, refusal
-        _keep(self._windows, key, window)
+        last = self._last.get(key)
+        if not self._quota.take(key) and last is not None:
+            self._repeat(last)
+            return last
+        refusal = _Refusal(row=row, payload=payload, at=self._clock())
+        _keep(self._last, key, refusal)
         self._waiting.append(refusal)
         return refusal
 

@@ -93,8 +93,8 @@ class GpuFilter(filters.BaseHostFilter):
                 detail=str(exc)))
         if request_view.names_devices(spec_obj):
             return self._filter_exact(hosts, spec_obj, request)
-        self._source.count(spec_obj, request)
         if not request:
+            self._source.count(spec_obj, request)
             decision.remember(spec_obj, decision.Decision(
                 request=request, view=self._source.last()))
             return self._plain(hosts, spec_obj)
@@ -149,6 +149,7 @@ class GpuFilter(filters.BaseHostFilter):
         decision.remember(spec_obj, decision.Decision(
             request=request, view=view, guest_nodes=guest_nodes))
         if not request:
+            self._source.count(spec_obj, request)
             return self._plain(hosts, spec_obj)
         passed = []
         asked = _Asked(request, view, guest_nodes)
@@ -165,6 +166,7 @@ class GpuFilter(filters.BaseHostFilter):
             LOG.debug('GpuFilter refuses %(host)s: %(reason)s (%(detail)s)',
                       {'host': host.host, 'reason': refusal.reason,
                        'detail': refusal.detail})
+        self._source.count(spec_obj, request, is_refused=not passed)
         self._record(spec_obj, reasons, len(passed), detail)
         return iter(passed)
 

@@ -122,12 +122,17 @@ class ViewSource:
             LOG.debug('Cannot record what a filter refused: %s', exc)
 
     def count(self, spec_obj: nova_types.RequestSpec,
-              request: request_mod.Request) -> None:
-        """Count a request for the mix of the cloud, once for an instance."""
+              request: request_mod.Request, *, is_refused: bool = False,
+              ) -> None:
+        """Count a request for the mix of the cloud, once for an instance.
+
+        :param is_refused: whether no host can take it
+        """
         try:
             self._connected().requests.add(
                 spec_obj.instance_uuid,
-                requests.kind(spec_obj.flavor, request))
+                requests.kind(spec_obj.flavor, request),
+                (spec_obj.project_id or '') if is_refused else None)
         except exception.ConductorUnavailable as exc:
             # Without a key nothing is ever sent.
             LOG.debug('Cannot count a request: %s', exc)

@@ -13,6 +13,7 @@ import threading
 import typing
 from collections.abc import Iterable
 
+from gpgpu_plugin.domain import quota
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 
@@ -42,19 +43,25 @@ class Requests:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._quota = quota.Quota()
         self._known: collections.OrderedDict[str, None] = (
             collections.OrderedDict())
         self._waiting: dict[str, scheduling_obj.RequestKind] = {}
 
-    def add(self, instance_uuid: str,
-            requested: scheduling_obj.RequestKind) -> None:
+    def add(self, instance_uuid: str, requested: scheduling_obj.RequestKind,
+            refused_for: str | None = None) -> None:
         """Have the request of an instance counted, the first time only.
 
         Filters run again for alternates, and if Nova tries again. Conductors
         know what other schedulers have counted.
+
+        :param refused_for: project of a request that no host can take, which
+            has a quota of these; None: some host can
         """
         with self._lock:
-            if instance_uuid in self._known:
+            if instance_uuid in self._known or (
+                    refused_for is not None
+                    and not self._quota.take((refused_for, requested))):
                 return
             self._known[instance_uuid] = None
             if len(self._known) > KNOWN:

@@ -82,7 +82,7 @@ class EndpointTest(base.ConductorTestCase):
                     row.arrivals for row in session.execute(
                         sa.select(request_kind.TABLE))}
 
-    def test_builds_count_once_in_the_mix_without_gpus_too(self):
+    def test_builds_with_gpus_count_once_in_the_mix(self):
         for _ in range(2):
             self.notify(payload())
         self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1}, self.kinds())
@@ -93,8 +93,18 @@ class EndpointTest(base.ConductorTestCase):
         plain = payload(**{'resources:VCPU': '8'})
         plain['nova_object.data']['instance_uuid'] = str(uuid.uuid4())
         self.notify(plain)
-        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1,
-                          (8, 1024, '', 0): 1}, self.kinds())
+        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 1}, self.kinds())
+
+    def test_project_counts_as_often_as_it_has_events(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.domain.quota.LIMIT', 2))
+        for number in range(5):
+            refused = payload()
+            refused['nova_object.data']['instance_uuid'] = str(
+                uuid.uuid5(uuid.NAMESPACE_DNS, str(number)))
+            self.notify(refused)
+        self.assertEqual({(8, 1024, 'CUSTOM_GPU_H100', 2): 2}, self.kinds())
+        self.assertEqual([1, 4], [event.count for event in self.events()])
 
     def test_malformed_instance_does_not_count_and_delays_no_others(self):
         self.notify(payload())

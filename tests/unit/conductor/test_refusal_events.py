@@ -13,6 +13,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.domain import quota
 from gpgpu_plugin.objects import scheduling
 from tests.unit.conductor import base
 
@@ -201,7 +202,7 @@ class QuotaTest(RefusalCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.refusal_events.QUOTA', 3))
+            'gpgpu_plugin.domain.quota.LIMIT', 3))
 
     def test_last_event_counts_what_exceeds_the_quota(self):
         for number in range(10):
@@ -221,7 +222,7 @@ class QuotaTest(RefusalCase):
         self.subject.filtered(BY, [
             self.refusal(instance_uuid=f'j{number}', project_id='p2')
             for number in range(3)])
-        self.now = refusal_events.WINDOW
+        self.now = quota.WINDOW
         self.deny('i4')
         self.subject.run_once()
         self.assertEqual([1, 1, 2, 1], self.counts())

@@ -82,11 +82,14 @@ class GpuFilterTest(base.BaseTestCase):
 
     def test_requests_are_counted_once_for_each_instance(self):
         cache = scheduler_view.SchedulerViewCache(FakeAPI(
-            *[make.changes(groups('h1'))] * 3))
+            *[make.changes(groups('h1'))] * 4))
         subject = gpu_filter.GpuFilter(cache)
-        # The same instance again, as for an alternate, and one that no host
-        # has enough GPUs for.
+        # The same instance again, as for an alternate, and two that no host
+        # has enough GPUs for, of which the second exceeds the quota.
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.domain.quota.LIMIT', 1))
         for spec, number in (
+                (self.spec(resources__CUSTOM_GPU_A='8'), 5),
                 (self.spec(resources__CUSTOM_GPU_A='2'), 1),
                 (self.spec(resources__CUSTOM_GPU_A='2'), 1),
                 (self.spec(resources__CUSTOM_GPU_A='8'), 2),

@@ -6,6 +6,7 @@ import types
 import fixtures
 from oslotest import base
 
+from gpgpu_plugin.domain import quota
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import requests
@@ -63,6 +64,20 @@ class RequestsTest(base.BaseTestCase):
             [sent] = self.requests.arrived()
             self.assertEqual(expected, sent.instances)
             self.requests.recorded([sent])
+
+    def test_project_has_a_quota_of_requests_that_no_host_can_take(self):
+        self.useFixture(fixtures.MonkeyPatch(f'{quota.__name__}.LIMIT', 2))
+        for number in range(4):
+            self.requests.add(f'i{number}', KIND, 'p1')
+        self.requests.add('i4', PLAIN, 'p1')
+        self.requests.add('i5', KIND, 'p2')
+        self.requests.add('i6', KIND)
+        self.assertEqual(
+            ((KIND, ('i0', 'i1', 'i5', 'i6')), (PLAIN, ('i4',))),
+            self.requests.arrived())
+        # It may find a host later.
+        self.requests.add('i3', KIND)
+        self.assertIn('i3', self.requests.arrived()[0].instances)
 
     def test_kind_is_of_the_flavor_and_the_largest_demand(self):
         flavor = types.SimpleNamespace(vcpus=8, memory_mb=1024)
