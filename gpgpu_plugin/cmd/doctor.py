@@ -36,7 +36,6 @@ from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.rpc import conductor_api
-from gpgpu_plugin.rpc import doctor_contract
 
 DRIFT_LEFT = 3
 ALL_REPAIRED = 4
@@ -98,14 +97,13 @@ class Examination:
         records = self._api.examine_database(context, host=self._host)
         cloud = self._api.examine_cloud(context)
         self.hosts = len(records)
-        # What a host has says nothing about rows of a backup.
-        answers = self._api.examine_hosts(context, [
-            record.host for record in records if not any(
-                found.name == 'host_not_reported' for found in record.drifts)])
         found = [
             *(one for record in records for one in record.drifts),
-            *(one for answer in answers
-              for one in deployment.silent(answer)),
+            # What a host has says nothing about rows of a backup.
+            *self._api.examine_hosts(context, [
+                record.host for record in records if not any(
+                    found.name == 'host_not_reported'
+                    for found in record.drifts)]),
             *_or_unknown('placement_not_examined',
                          lambda: self._placement(records)),
             *_or_unknown('nova_not_examined',
@@ -176,20 +174,17 @@ class Examination:
                                          expected))
         # What the database offers now.
         for wanted, hosts in repairs.by_hosts(drifts).items():
-            for some in doctor_contract.batches(hosts):
-                yield (f'{", ".join(wanted)} on {", ".join(some)}',
-                       functools.partial(self._repair_hosts, some, wanted,
-                                         note))
+            yield (f'{", ".join(wanted)} on {", ".join(hosts)}',
+                   functools.partial(self._repair_hosts, hosts, wanted, note))
 
     def _repair_hosts(self, hosts: Sequence[str],
                       wanted: Sequence[drift.Repair],
                       note: Callable[[str], object]) -> None:
-        for answer in self._api.repair_hosts(
+        for found in self._api.examine_hosts(
                 gpgpu_context.admin(), hosts, wanted):
-            for found in deployment.silent(answer):
-                if found.severity is _UNKNOWN:
-                    note(f'{", ".join(wanted)} on {answer.host}: '
-                         f'{"; ".join(found.says.values())}')
+            if found.severity is _UNKNOWN:
+                note(f'{", ".join(wanted)} on {found.host}: '
+                     f'{"; ".join(found.says.values())}')
 
     def _expected_providers(self) -> set[str]:
         return {

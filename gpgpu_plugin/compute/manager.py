@@ -12,6 +12,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import contract
@@ -27,7 +28,9 @@ class ComputeManager(compute_api.Compute):
     """Version 2.0 of the per-host API.
 
     :param usage: returns whether assignments are used
-    :param answer: sends the answer to a question to the conductors
+    :param examine: repairs what it is given, and returns the drifts
+    :param answer: sends the answer to a question to the conductors, with the
+        arguments of Conductor.answer but for the host
     """
 
     target = oslo_messaging.Target(version=compute_api.VERSION)
@@ -36,12 +39,14 @@ class ComputeManager(compute_api.Compute):
                  assignments_changed: Callable[[], None],
                  usage: Callable[[Sequence[claim_obj.Assignment]],
                                  tuple[claim_obj.Usage, ...]],
-                 answer: Callable[[str, Sequence[claim_obj.Usage]], None],
-                 ) -> None:
-        self._usage = usage
-        self._answer = answer
+                 examine: Callable[[Sequence[drift.Repair]],
+                                   tuple[drift.Drift, ...]],
+                 answer: Callable[..., None]) -> None:
         self._refresh = refresh
         self._assignments_changed = assignments_changed
+        self._usage = usage
+        self._examine = examine
+        self._answer = answer
 
     def refresh(self, ctxt: gpgpu_context.RequestContext) -> None:
         """Fetch the host's inventory: the conductor changed it."""
@@ -55,12 +60,25 @@ class ComputeManager(compute_api.Compute):
             asked_at: float, assignments: Sequence[claim_obj.Assignment],
             ) -> None:
         """Answer whether the host's instances use their assignments."""
-        if time.time() - asked_at > _TOO_OLD:
-            return
-        usages = self._usage(assignments) if assignments else ()
+        if _is_waited_for(asked_at):
+            self._send(question, usages=(
+                self._usage(assignments) if assignments else ()))
+
+    def examine(self, ctxt: gpgpu_context.RequestContext, *, question: str,
+                asked_at: float, repairs: Sequence[drift.Repair]) -> None:
+        """Answer with the drifts of the host, after some repairs."""
+        if _is_waited_for(asked_at):
+            self._send(question, drifts=self._examine(repairs))
+
+    def _send(self, question: str, *, usages: Sequence[claim_obj.Usage] = (),
+              drifts: Sequence[drift.Drift] = ()) -> None:
         try:
-            self._answer(question, usages)
+            self._answer(question=question, usages=usages, drifts=drifts)
         except exception.GPUPluginException as exc:
             # Who asked learns that this host did not answer.
-            LOG.warning('Cannot report the use of assignments, for which '
-                        'gpgpu-conductor asked: %s', exc)
+            LOG.warning('Cannot answer a question of gpgpu-conductor: %s',
+                        exc)
+
+
+def _is_waited_for(asked_at: float) -> bool:
+    return time.time() - asked_at <= _TOO_OLD

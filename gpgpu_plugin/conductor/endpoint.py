@@ -13,7 +13,7 @@ from gpgpu_plugin.conductor import authors
 from gpgpu_plugin.conductor import casts
 from gpgpu_plugin.conductor import choices as choices_mod
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import questions
+from gpgpu_plugin.conductor import host_query
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import scheduler_feed
@@ -47,7 +47,7 @@ class Endpoint:
         self._wake = wake
         self._observer = observer
         self._compute_api = compute_api
-        self._questions = questions.Questions(db, compute_api)
+        self._hosts = host_query.HostQuery(compute_api)
         self._feed = scheduler_feed.SchedulerFeed(db)
         self._refused = refused or refusal_events.RefusalEvents(db)
         self._requests = requests or request_mix.Requests(db)

@@ -138,7 +138,10 @@ class Gate:
         """Take no more calls, and wait until all that were taken are answered.
         """
         self._thread.stop()
-        self._close()
+        # Hosts, whose server is the first, answer what operators wait for.
+        for servers in (self._servers[1:], self._servers[:1]):
+            _end(servers)
+        self._servers = ()
         for ending in self._ending:
             ending.join()
         self._reading.stop()

@@ -202,12 +202,9 @@ class ConductorManager(operator_calls.OperatorCalls):
                            attempt, reason, origin)
 
     def answer(self, ctxt: _Context, *, host: str, question: str,
-               usages: Sequence[claim_obj.Usage]) -> None:
-        self._questions.answer(host, question, usages)
-
-    def examined(self, ctxt: _Context, *, host: str, question: str,
-                 drifts: Sequence[drift.Drift]) -> None:
-        self._questions.examined(host, question, drifts)
+               usages: Sequence[claim_obj.Usage],
+               drifts: Sequence[drift.Drift]) -> None:
+        self._hosts.answer(host, question, usages, drifts)
 
     # -- schedulers ---------------------------------------------------------
 

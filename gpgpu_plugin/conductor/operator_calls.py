@@ -130,7 +130,7 @@ class OperatorCalls(endpoint.Endpoint):
         if not force:
             host_admin.check_not_running(
                 self._db, host,
-                lambda: self._questions.is_answered(ctxt, host))
+                lambda: self._hosts.is_answered(ctxt, host))
         host_admin.delete(self._by_operator(ctxt), host, force=force)
         # A nova-compute that runs despite --force reports its host again.
         self._refresh(ctxt, [host])
@@ -171,7 +171,7 @@ class OperatorCalls(endpoint.Endpoint):
                 caller.check_wanted)
 
     def _usage(self, ctxt: _Context) -> assignment_admin.Ask:
-        return functools.partial(self._questions.usage, ctxt)
+        return functools.partial(self._hosts.usages, ctxt)
 
     def assignment_list(self, ctxt: _Context, *, host: str | None,
                         instance: str | None, limit: int, marker: str | None,
@@ -313,13 +313,9 @@ class OperatorCalls(endpoint.Endpoint):
         return examination.cloud(self._db)
 
     def examine_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
-                      ) -> tuple[view.HostAnswer, ...]:
-        return self._questions.drifts(ctxt, hosts)
-
-    def repair_hosts(self, ctxt: _Context, *, hosts: Sequence[str],
-                     repairs: Sequence[drift.Repair],
-                     ) -> tuple[view.HostAnswer, ...]:
-        return self._questions.drifts(ctxt, hosts, repairs)
+                      repairs: Sequence[drift.Repair],
+                      ) -> tuple[drift.Drift, ...]:
+        return self._hosts.drifts(ctxt, hosts, repairs)
 
     def repair_database(self, ctxt: _Context, *, found: drift.Drift,
                         actor: str) -> bool:

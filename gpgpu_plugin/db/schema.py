@@ -7,7 +7,6 @@ from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import column
 from gpgpu_plugin.db import event
 from gpgpu_plugin.db import host
-from gpgpu_plugin.db import host_answer
 from gpgpu_plugin.db import ledger
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import request_kind
@@ -18,5 +17,5 @@ from gpgpu_plugin.db import usage
 METADATA = column.METADATA
 
 __all__ = [
-    'METADATA', 'caller_key', 'event', 'host', 'host_answer', 'ledger',
-    'outbox', 'request_kind', 'sighting', 'tables', 'usage']
+    'METADATA', 'caller_key', 'event', 'host', 'ledger', 'outbox',
+    'request_kind', 'sighting', 'tables', 'usage']

@@ -41,11 +41,3 @@ def flavors(found: Iterable[view.Flavor],
                     'flavor_of_unknown_class', None,
                     f'{flavor.name} {name}', nova=f'it requests {name}',
                     conductor='no variant has this class')
-
-
-def silent(answer: view.HostAnswer) -> tuple[drift.Drift, ...]:
-    """Return the drifts of a host's answer; silence is one as well."""
-    if answer.drifts is not None:
-        return answer.drifts
-    return (drift.of('host_not_examined', answer.host, answer.host,
-                     host='nova-compute did not answer in time'),)

@@ -102,17 +102,6 @@ class HostSnapshot:
     guests: tuple[Guest, ...] | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HostAnswer:
-    """The answer of a host.
-
-    :ivar drifts: None: it did not answer
-    """
-
-    host: str
-    drifts: tuple[drift.Drift, ...] | None
-
-
 # -- the database -----------------------------------------------------------
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """RPC API that nova-compute serves for its host: contract and client.
 
-``compute.manager`` implements the contract. All methods are casts: a host
-whose user of the broker may not write to the exchange of replies
-(``amq.default``) could not return an answer. It answers a question by a call
-to a conductor, Conductor.answer.
+``compute.manager`` implements the contract. All methods are casts. The answer
+to a question is a message to the conductors, Conductor.answer: it is signed,
+which a reply of oslo.messaging is not, and the host's user of the broker needs
+no permission to write to the exchange of replies (``amq.default``), by which
+it could put messages into any queue.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import contract
-from gpgpu_plugin.rpc import doctor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '2.0'
@@ -30,6 +30,12 @@ USAGE_TIMEOUT = 10
 # Seconds. A nova-compute that does not answer in this time counts as not
 # running: long enough for a busy one, short for an operator who waits.
 PING_TIMEOUT = 5
+
+EXAMINE_TIMEOUT = 20
+"""Seconds within which a nova-compute must say what it found."""
+
+REPAIR_TIMEOUT = 60
+"""Seconds within which a nova-compute must say what it repaired."""
 
 _Context = gpgpu_context.RequestContext
 
@@ -63,6 +69,15 @@ class Compute(typing.Protocol):
             may be empty
         """
 
+    def examine(self, ctxt: _Context, *, question: str, asked_at: float,
+                repairs: Sequence[drift.Repair]) -> None:
+        """Answer with the drifts of this host, after some repairs.
+
+        :param question: as for ``ask``
+        :param asked_at: as for ``ask``
+        :param repairs: some of drift.OF_HOST
+        """
+
 
 class ComputeAPI:
     """Messages to the nova-compute of a host."""
@@ -74,32 +89,30 @@ class ComputeAPI:
         self._client = rpc_transport.client(
             self._transport, rpc_transport.compute_topic(conf), VERSION)
 
+    def _host(self, host: str) -> contract.Client:
+        return contract.Client(self._client.prepare(server=host))
+
     def refresh(self, ctxt: _Context, host: str) -> None:
         """Notify a host that its data in the conductor changed; do not wait.
 
         See Compute.refresh.
         """
-        contract.Client(self._client.prepare(server=host)).cast(
-            Compute.refresh, ctxt)
+        self._host(host).cast(Compute.refresh, ctxt)
 
     def assignments_changed(self, ctxt: _Context, host: str) -> None:
         """Notify a host that its assignments changed; do not wait.
 
         See Compute.assignments_changed.
         """
-        contract.Client(self._client.prepare(server=host)).cast(
-            Compute.assignments_changed, ctxt)
+        self._host(host).cast(Compute.assignments_changed, ctxt)
 
     def ask(self, ctxt: _Context, host: str, question: str,
             assignments: Sequence[claim_obj.Assignment]) -> None:
         """Send a question to a host; do not wait for the answer.
 
-        See Compute.ask.
-
-        :raises BrokerUnavailable: the broker does not take the message
+        See Compute.ask. The caller probes the broker.
         """
-        self.probe()
-        contract.Client(self._client.prepare(server=host)).cast(
+        self._host(host).cast(
             Compute.ask, ctxt, question=question, asked_at=time.time(),
             assignments=assignments)
 
@@ -107,11 +120,11 @@ class ComputeAPI:
                 repairs: Sequence[drift.Repair]) -> None:
         """Send a question about drifts; do not wait for the answer.
 
-        See Examined.examine. The caller probes the broker.
+        See Compute.examine. The caller probes the broker.
         """
-        contract.Client(self._client.prepare(server=host)).cast(
-            doctor_contract.Examined.examine, ctxt, question=question,
-            asked_at=time.time(), repairs=repairs)
+        self._host(host).cast(
+            Compute.examine, ctxt, question=question, asked_at=time.time(),
+            repairs=repairs)
 
     def probe(self) -> None:
         """Check that the broker takes messages.

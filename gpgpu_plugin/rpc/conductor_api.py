@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.doctor import view
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import doctor_contract
 
 _Context = gpgpu_context.RequestContext
 _Conductor = conductor_contract.Conductor
+_HOSTS_AT_ONCE = doctor_contract.HOSTS_AT_ONCE
 
 
 @conductor_client.calls(_Conductor)
@@ -33,11 +36,21 @@ class ConductorAPI(conductor_client.ConductorClient, _Conductor):
         """Send the choices to every conductor, and wait for none."""
         self._cast_to_all(_Conductor.chosen, ctxt, choices=choices)
 
+    def answer(self, ctxt: _Context, host: str, question: str,
+               usages: Sequence[claim_obj.Usage] = (),
+               drifts: Sequence[drift.Drift] = ()) -> None:
+        """Send an answer to every conductor: one of them asked."""
+        self._cast_to_all(
+            _Conductor.answer, ctxt, host=host, question=question,
+            usages=usages, drifts=drifts)
+
     def examine_hosts(self, ctxt: _Context, hosts: Sequence[str],
-                      ) -> tuple[view.HostAnswer, ...]:
+                      repairs: Sequence[drift.Repair] = (),
+                      ) -> tuple[drift.Drift, ...]:
         """Examine some hosts at once, one batch after the other."""
         return tuple(
-            answer for some in doctor_contract.batches(hosts)
-            for answer in self._call_within(
-                self._timeout + doctor_contract.EXAMINE_TIMEOUT,
-                _Conductor.examine_hosts, ctxt, hosts=some))
+            found for first in range(0, len(hosts), _HOSTS_AT_ONCE)
+            for found in self._call_within(
+                self._timeout + compute_api.REPAIR_TIMEOUT,
+                _Conductor.examine_hosts, ctxt,
+                hosts=hosts[first:first + _HOSTS_AT_ONCE], repairs=repairs))

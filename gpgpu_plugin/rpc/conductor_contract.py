@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -278,12 +279,15 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     @caller.hosts('host')
     def answer(self, ctxt: _Context, host: str, question: str,
-               usages: Sequence[claim_obj.Usage]) -> None:
-        """Answer a question that a conductor sent to the host (Compute.ask).
+               usages: Sequence[claim_obj.Usage] = (),
+               drifts: Sequence[drift.Drift] = ()) -> None:
+        """Answer a question of a conductor (Compute.ask, Compute.examine).
 
-        An answer for which nobody waits is dropped.
+        It is cast to every conductor. Those that did not ask drop it, and so
+        does the one that did if it no longer waits.
 
         :param usages: of the assignments in the question
+        :param drifts: what the host found on itself
         """
 
     # -- schedulers ---------------------------------------------------------

@@ -30,7 +30,7 @@ _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
     'assignment_end', 'hold_add', 'hold_remove', 'device_clean',
     'device_accept', 'device_replace',
-    'usage_mark_exported', 'repair_database', 'repair_hosts'))
+    'usage_mark_exported', 'repair_database'))
 
 
 def key(method: str, arguments: Mapping[str, typing.Any]) -> str | None:

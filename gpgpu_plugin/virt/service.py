@@ -21,7 +21,6 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import book_lock
-from gpgpu_plugin.compute import doctor
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
@@ -247,10 +246,9 @@ class ServiceMixin(nova_driver.ComputeDriver):
             self.gpu_tracker.host,
             [compute_manager.ComputeManager(
                 self._gpu_refresh, self._gpu_assignments_changed,
-                self._gpu_usage, self._gpu_answer),
-             doctor.DoctorManager(
-                 self.gpu_tracker.host, self._gpu_examine,
-                 self._gpu_examined)])
+                self._gpu_usage, self._gpu_examine, functools.partial(
+                    self.gpu_tracker.api.answer, gpgpu_context.admin(),
+                    self.gpu_tracker.host))])
         server.start()
         self._gpu_server = server
 
@@ -275,24 +273,25 @@ class ServiceMixin(nova_driver.ComputeDriver):
              for assignment in assignments],
             self._gpu_domain, self.gpu_tracker.builds.current())
 
-    def _gpu_answer(self, question: str,
-                    usages: Sequence[claim_obj.Usage]) -> None:
-        self.gpu_tracker.api.answer(
-            gpgpu_context.admin(), self.gpu_tracker.host, question, usages)
-
     def _gpu_examine(self, repairs: Sequence[drift.Repair] = (),
                      ) -> tuple[drift.Drift, ...]:
-        """Return the drifts of this host, after some repairs."""
+        """Return the drifts of this host, after some repairs.
+
+        That they are unknown is one as well.
+        """
+        host = self.gpu_tracker.host
         examiner = examination.Examiner(
             self.gpu_tracker, self._gpu_domain, self._gpu_domains)
-        if repairs and self._gpu_worker is not None:
-            examiner.repair(repairs, self._gpu_worker.run_once)
-        return examiner.drifts()
-
-    def _gpu_examined(self, question: str,
-                      drifts: Sequence[drift.Drift]) -> None:
-        self.gpu_tracker.api.examined(
-            gpgpu_context.admin(), self.gpu_tracker.host, question, drifts)
+        try:
+            if repairs and self._gpu_worker is not None:
+                examiner.repair(repairs, self._gpu_worker.run_once)
+            return examiner.drifts()
+        except Exception as exc:
+            # Whatever it is, the operator must not take it for consistency.
+            LOG.exception('Cannot compare what is known about %s', host)
+            reason = str(exc).partition('\n')[0]
+            return (drift.of('host_not_examined', host, host,
+                             host=f'{type(exc).__name__}: {reason}'),)
 
     def _gpu_examine_once(self) -> None:
         """Log the drifts that are left when nova-compute has started."""
@@ -300,7 +299,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         if not self._gpu_starts or not tracker.session.is_reported:
             return
         self._gpu_starts = False
-        for found in doctor.examined(tracker.host, self._gpu_examine):
+        for found in self._gpu_examine():
             LOG.warning(
                 'Drift %s on %s: %s: %s. %s. See "gpgpu-manage doctor --host '
                 '%s"', found.name, tracker.host, found.subject,

@@ -456,7 +456,7 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         self.left.append('host_without_service')
         # For the host that is gone, alone: others may need longer.
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.rpc.doctor_contract.EXAMINE_TIMEOUT', 3):
+                'gpgpu_plugin.rpc.compute_api.EXAMINE_TIMEOUT', 3):
             found = self.doctor('--fix')
         self.assertEqual({'host_without_service': 'left',
                           'host_not_examined': 'left'},

@@ -13,7 +13,7 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager
-from gpgpu_plugin.conductor import questions
+from gpgpu_plugin.conductor import host_query
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
@@ -98,21 +98,42 @@ class BrokerTest(base.BaseTestCase):
                 time.sleep(1)
         self.fail('the broker is back, calls still fail')
 
-    def test_question_without_broker_is_refused(self):
+    def serve(self):
+        """Answer as the nova-compute of h1."""
         transport = self._transport(services.RABBITMQ)
-        api = conductor_api.ConductorAPI(self.conf, transport)
+        api = conductor_api.ConductorAPI(
+            self.conf, transport, caller=context.CallerKind.HOST, name='h1')
         server = rpc_transport.server(
             transport, rpc_transport.compute_topic(self.conf), 'h1',
             [manager.ComputeManager(
                 lambda: None, lambda: None, lambda assignments: (),
-                functools.partial(api.answer, context.admin(), 'h1'))])
+                lambda repairs: (), functools.partial(
+                    api.answer, context.admin(), 'h1'))])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
-        asking = questions.Questions(self.db, compute_api.ComputeAPI(
+
+    def test_answer_reaches_the_conductor_that_asked(self):
+        transport = self._transport(services.RABBITMQ)
+        other = service.ConductorService(self.conf, transport, self.db)
+        other.start()
+        self.addCleanup(other.stop)
+        self.serve()
+        api = conductor_api.ConductorAPI(self.conf, transport)
+        # The broker gives calls to both conductors in turn.
+        for _ in range(4):
+            self.assertEqual(
+                (), api.examine_hosts(context.admin(), ['h1']))
+
+    def test_host_without_nova_compute_does_not_answer(self):
+        self.serve()
+        self.assertFalse(host_query.HostQuery(compute_api.ComputeAPI(
+            self.conf, self._transport(services.RABBITMQ))).is_answered(
+                context.admin(), 'h2'))
+
+    def test_question_without_broker_is_refused(self):
+        asking = host_query.HostQuery(compute_api.ComputeAPI(
             self.conf, self._transport(self.way)))
-        self.assertTrue(asking.is_answered(context.admin(), 'h1'))
-        self.assertFalse(asking.is_answered(context.admin(), 'h2'))
         self.proxy.down()
         began = time.monotonic()
         self.assertRaises(exception.BrokerUnavailable, asking.is_answered,

@@ -18,10 +18,9 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context
 from gpgpu_plugin.compute import manager
-from gpgpu_plugin.conductor import questions
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import keys
@@ -32,6 +31,7 @@ PAGE = (pathlib.Path(__file__).parents[2]
         / 'doc' / 'source' / 'admin' / 'security.rst')
 Kind = context.CallerKind
 PASSWORD = uuid.uuid4().hex
+FOUND = (drift.of('mdev_unassigned', 'h1', 'm1', sysfs='it is there'),)
 
 
 def commands() -> list[list[str]]:
@@ -52,6 +52,7 @@ class HostUserTest(base.ConductorTestCase):
         self.conf.set_override('topic_prefix', self.prefix, 'gpgpu')
         self.signing = self.useFixture(keys.Keys(self.conf, self.db))
         self.signing.make(Kind.HOST, 'h1')
+        self.signing.make(Kind.OPERATOR, 'root')
         self.user = f'{self.prefix}-h1'
         self.conductor_user = f'{self.prefix}-conductor'
         self.create_user()
@@ -104,14 +105,14 @@ class HostUserTest(base.ConductorTestCase):
                 lambda assignments: tuple(
                     claim.Usage(uuid=assignment.uuid, used=True, reason='x')
                     for assignment in assignments),
+                lambda repairs: FOUND,
                 functools.partial(api.answer, context.admin(), 'h1'))])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
-        self.assertTrue(questions.Questions(
-            self.db, compute_api.ComputeAPI(
-                self.conf, self.conductor_transport)).is_answered(
-                    context.admin(), 'h1'))
+        self.assertEqual(FOUND, conductor_api.ConductorAPI(
+            self.conf, self.conductor_transport, caller=Kind.OPERATOR,
+            ).examine_hosts(context.admin(), ['h1']))
 
     def refused(self, action):
         """Refuse an action of the user on a channel of its own."""
@@ -142,6 +143,10 @@ class HostUserTest(base.ConductorTestCase):
                 lambda channel: channel.basic_publish(
                     message, f'{self.prefix}-compute_fanout', ''),
                 lambda channel: channel.basic_get(operator),
+                lambda channel: (
+                    channel.queue_declare(own),
+                    channel.queue_bind(
+                        own, f'{self.prefix}-conductor-host_fanout')),
                 lambda channel: channel.queue_delete(operator),
                 lambda channel: (
                     channel.queue_declare(own),

@@ -111,8 +111,8 @@ class LateClaimsMixin:
             transport, rpc_transport.compute_topic(self.conf), 'h1',
             [manager.ComputeManager(
                 self.tracker.refresh, assignments_changed,
-                lambda assignments: (),
-                lambda question, usages: None)])
+                lambda assignments: (), lambda repairs: (),
+                lambda **answer: None)])
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)

@@ -227,8 +227,8 @@ class Host:
                 self._woken(self.tracker.refresh),
                 self._woken(self.tracker.assignments_changed),
                 # Only operators ask for it, and there are none.
-                lambda assignments: (),
-                lambda question, usages: None)])
+                lambda assignments: (), lambda repairs: (),
+                lambda **answer: None)])
         server.start()
         self.tracker.set_node(self._setting.name, self._setting.node_uuid)
         self._worker.run_once()

@@ -46,7 +46,6 @@ ELSEWHERE = {
     'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'db/examination.py': 'conductor/test_examination.py calls all of it',
-    'db/host_answer.py': 'conductor/test_questions.py calls all of it',
     'domain/weighing/policies.py': 'constants; scheduler_weights/'
                                    'test_ranking.py goes by them',
     'db/column.py': 'constants; db/test_schema.py checks the columns',

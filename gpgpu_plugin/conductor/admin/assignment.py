@@ -12,9 +12,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from concurrent import futures
 
-import oslo_messaging
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
@@ -30,13 +28,9 @@ from gpgpu_plugin.rpc import compute_api
 
 LOG = logging.getLogger(__name__)
 
-_HOSTS_AT_ONCE = 32
-"""Number of hosts that are asked at the same time."""
-
-Ask = Callable[[str, Sequence[claim_obj.Assignment]],
-               tuple[claim_obj.Usage, ...] | None]
-"""Function that asks a host, by name, about the assignments of its instances.
-It returns None if the host did not answer."""
+Ask = Callable[[Iterable[claim_obj.Assignment]],
+               Mapping[str, Sequence[claim_obj.Usage]]]
+"""Function that asks hosts which assignments are used (HostQuery.usages)."""
 
 _Listed = tuple[datetime.datetime, claim_obj.Assignment]
 """An assignment, and when it was claimed."""
@@ -147,42 +141,22 @@ def _info(since: datetime.datetime, assignment: claim_obj.Assignment,
         reason=usage.reason)
 
 
-def _judge(assignments: Iterable[claim_obj.Assignment],
+def _judge(assignments: Sequence[claim_obj.Assignment],
            ask: Ask) -> Mapping[str, claim_obj.Usage]:
-    """Ask hosts about their assignments; return the answers by UUID."""
-    by_host: dict[str, list[claim_obj.Assignment]] = {}
-    for assignment in assignments:
-        by_host.setdefault(assignment.host, []).append(assignment)
-    pool = futures.ThreadPoolExecutor(_HOSTS_AT_ONCE)
+    """Return what the host of each assignment says about it, by UUID."""
+    answers: Mapping[str, Sequence[claim_obj.Usage]] = {}
+    reason = f'did not answer within {compute_api.USAGE_TIMEOUT} s'
     try:
-        asked = {host: pool.submit(ask, host, its)
-                 for host, its in by_host.items()}
-        futures.wait(asked.values(), compute_api.USAGE_TIMEOUT)
-    finally:
-        # A host that is silent must not keep the operator waiting.
-        pool.shutdown(wait=False, cancel_futures=True)
-    return {usage.uuid: usage for host, its in by_host.items()
-            for usage in _answer(host, its, asked[host])}
-
-
-def _answer(host: str, assignments: Iterable[claim_obj.Assignment],
-            asked: futures.Future[tuple[claim_obj.Usage, ...] | None],
-            ) -> list[claim_obj.Usage]:
-    answers = {}
-    reason = (f'nova-compute on {host} did not answer within '
-              f'{compute_api.USAGE_TIMEOUT} s')
-    if asked.cancelled():
-        reason = f'{host} was not asked: too many other hosts did not answer'
-    elif asked.done():
-        try:
-            answers = {usage.uuid: usage for usage in asked.result() or ()}
-        except (oslo_messaging.MessagingException,
-                exception.GPUPluginException) as exc:
-            LOG.info('Cannot determine which assignments on %s are used: %s',
-                     host, exc)
-            reason = (f'the request to nova-compute on {host} failed '
-                      f'({type(exc).__name__}); see the log of '
-                      f'gpgpu-conductor')
-    return [answers.get(assignment.uuid) or claim_obj.Usage(
-        uuid=assignment.uuid, used=None, reason=reason)
-        for assignment in assignments]
+        answers = ask(assignments)
+    except exception.BrokerUnavailable as exc:
+        LOG.info('Cannot determine which assignments are used: %s', exc)
+        reason = 'could not be asked; see the log of gpgpu-conductor'
+    # A host that names assignments of another one is not asked about them.
+    known = {(host, usage.uuid): usage
+             for host, usages in answers.items() for usage in usages}
+    return {
+        assignment.uuid: known.get((assignment.host, assignment.uuid))
+        or claim_obj.Usage(
+            uuid=assignment.uuid, used=None,
+            reason=f'nova-compute on {assignment.host} {reason}')
+        for assignment in assignments}

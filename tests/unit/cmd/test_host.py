@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of ``host``."""
 
+import functools
 import json
 import threading
 import uuid
@@ -146,8 +147,8 @@ class HostTest(base.CommandTestCase):
             name,
             [compute_manager.ComputeManager(
                 refreshed.set, refreshed.set, lambda assignments: (),
-                lambda question, usages: self.api.answer(
-                    self.context, name, question, usages))],
+                lambda repairs: (), functools.partial(
+                    self.api.answer, self.context, name))],
         )
         server.start()
         self.addCleanup(server.wait)

@@ -10,6 +10,7 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager
+from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api
@@ -20,11 +21,24 @@ class ComputeManagerTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.calls = mock.Mock(
-            spec=['refresh', 'assignments_changed', 'usage', 'answer'])
+        self.calls = mock.Mock(spec=[
+            'refresh', 'assignments_changed', 'usage', 'examine', 'answer'])
         self.manager = manager.ComputeManager(
             self.calls.refresh, self.calls.assignments_changed,
-            self.calls.usage, self.calls.answer)
+            self.calls.usage, self.calls.examine, self.calls.answer)
+
+    def ask(self, *assignments, age=0):
+        self.assertIsNone(self.manager.ask(
+            context.admin(), question='q1', asked_at=time.time() - age,
+            assignments=codec.to_primitive(assignments)))
+
+    def examine(self, *repairs, age=0):
+        self.assertIsNone(self.manager.examine(
+            context.admin(), question='q1', asked_at=time.time() - age,
+            repairs=list(repairs)))
+
+    def answered(self, usages=(), drifts=()):
+        return mock.call.answer(question='q1', usages=usages, drifts=drifts)
 
     def test_call_reaches_its_function_alone(self):
         for name in ('refresh', 'assignments_changed'):
@@ -36,23 +50,28 @@ class ComputeManagerTest(base.BaseTestCase):
     def test_usage_is_determined_and_sent_as_the_answer(self):
         self.calls.usage.return_value = (
             claim.Usage(uuid='a1', used=False, reason='deleted'),)
-        self.assertIsNone(self.manager.ask(
-            context.admin(), question='q1', asked_at=time.time(),
-            assignments=[codec.to_primitive(make.assignment())]))
+        self.ask(make.assignment())
         self.assertEqual(
             [mock.call.usage([make.assignment()]),
-             mock.call.answer('q1', self.calls.usage.return_value)],
+             self.answered(usages=self.calls.usage.return_value)],
             self.calls.mock_calls)
 
     def test_question_about_nothing_is_answered_without_work(self):
-        self.manager.ask(context.admin(), question='q1',
-                         asked_at=time.time(), assignments=[])
-        self.assertEqual([mock.call.answer('q1', ())], self.calls.mock_calls)
+        self.ask()
+        self.assertEqual([self.answered()], self.calls.mock_calls)
+
+    def test_drifts_that_the_repairs_leave_are_the_answer(self):
+        self.calls.examine.return_value = (
+            drift.of('instance_deleted', 'h1', 'a1', nova='gone'),)
+        self.examine('offer')
+        self.assertEqual(
+            [mock.call.examine([drift.Repair.OFFER]),
+             self.answered(drifts=self.calls.examine.return_value)],
+            self.calls.mock_calls)
 
     def test_question_that_waited_while_the_host_was_down_is_dropped(self):
-        self.manager.ask(
-            context.admin(), question='q1', asked_at=time.time() - 3600,
-            assignments=[codec.to_primitive(make.assignment())])
+        self.ask(make.assignment(), age=3600)
+        self.examine('offer', age=3600)
         self.assertEqual([], self.calls.mock_calls)
 
     def test_answer_that_no_conductor_takes_is_logged(self):
@@ -60,9 +79,8 @@ class ComputeManagerTest(base.BaseTestCase):
             'gpgpu_plugin.compute.manager'))
         self.calls.answer.side_effect = exception.ConductorUnavailable(
             method='answer', timeout=10)
-        self.manager.ask(context.admin(), question='q1',
-                         asked_at=time.time(), assignments=[])
-        self.assertIn('Cannot report the use of assignments',
+        self.ask()
+        self.assertIn('Cannot answer a question of gpgpu-conductor',
                       log.output)
 
     def test_version_is_that_of_the_client(self):

@@ -18,7 +18,6 @@ from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import host_answer as host_answer_db
 from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain import machine
 from gpgpu_plugin.objects import claim as claim_obj
@@ -234,9 +233,9 @@ class SignedCallsTest(base.ConductorTestCase):
 
 
 CHANGES = frozenset((
-    'abort', 'activate', 'answer', 'begin_session', 'claim', 'clean_finished',
+    'abort', 'activate', 'begin_session', 'claim', 'clean_finished',
     'clean_postponed', 'clean_started', 'compare_allocations',
-    'confirm_migration', 'examined', 'release', 'report'))
+    'confirm_migration', 'release', 'report'))
 
 
 class TwiceTest(base.ConductorTestCase):
@@ -260,8 +259,6 @@ class TwiceTest(base.ConductorTestCase):
         self.task, self.running = cleaning.tasks(self.db, 'h1')
         cleaning.started(self.db, self.running.device_uuid,
                          self.running.token, 'attempt')
-        self.db.write(lambda session: host_answer_db.ask(
-            session, {'q1': 'h1', 'q2': 'h1'}))
 
     def arguments(self, method, **others):
         """Return arguments with which a method changes what it can."""
@@ -285,7 +282,7 @@ class TwiceTest(base.ConductorTestCase):
             'allocations': {}, 'instance_uuid': 'i1', 'gpus': [],
             'steps': self.running.steps, 'reason': 'none',
             'results': cleaned.results(self.running.steps),
-            'question': 'q2' if method == 'examined' else 'q1',
+            'question': 'q1',
             'usages': [], 'drifts': [], 'limit': 10,
             'include_retired': False, 'faulty': False,
             **({'device_uuid': self.task.device_uuid,

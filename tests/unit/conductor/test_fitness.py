@@ -68,7 +68,7 @@ class _Server:
 
     def __init__(self, calls):
         self._calls = calls
-        self.breaks = False
+        self.breaks = self.is_stopped = False
         self.answered = threading.Event()
         self.answered.set()
 
@@ -78,6 +78,7 @@ class _Server:
         self._calls.append('start')
 
     def stop(self):
+        self.is_stopped = True
         self._calls.append('stop')
 
     def wait(self):
@@ -117,9 +118,17 @@ class GateTest(base.BaseTestCase):
         self.assertEqual(['start'] * 2, self.calls)
         self.gate.check()
         self.gate.stop()
-        self.assertEqual(
-            ['start'] * 2 + ['stop'] * 2 + ['wait'] * 2, self.calls)
+        self.assertEqual(['start'] * 2 + ['stop', 'wait'] * 2, self.calls)
         self.assertEqual('', self.logged.output)
+
+    def test_hosts_are_served_until_the_calls_of_others_are_answered(self):
+        self.gate.start()
+        hosts, operators = self.made[0]
+        served = []
+        operators.wait = lambda: served.append(hosts.is_stopped)
+        self.gate.stop()
+        self.assertEqual([False], served)
+        self.assertTrue(hosts.is_stopped)
 
     def test_conductor_that_is_unfit_stops_and_starts_again(self):
         self.gate.check()

@@ -97,7 +97,8 @@ class ManagerCase(base.ConductorTestCase):
             self.conf, self.db, self.compute,
             refused=self.refused_events)))
         self.compute.answer = lambda host, question, usages: self.call(
-            CONTRACT.answer, host=host, question=question, usages=usages)
+            CONTRACT.answer, host=host, question=question, usages=usages,
+            drifts=())
 
     def call(self, method, **arguments):
         """Call a method, as the session of h1 if it has an origin."""

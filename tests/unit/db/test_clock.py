@@ -16,7 +16,6 @@ from gpgpu_plugin.db import author
 from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import host_answer
 from gpgpu_plugin.db import schema
 from gpgpu_plugin.objects import scheduling
 from tests.fixtures import clocks
@@ -79,7 +78,6 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
             (str(uuid.uuid4()),))])
         counted.run_once()
         with self.db.writer() as session:
-            host_answer.ask(session, {str(uuid.uuid4()): 'h1'})
             caller_key.add(session, 'host', 'h1', 'm')
 
     def times(self):
@@ -114,9 +112,8 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
             'hosts.heard_at', 'hosts.changed_at', 'hosts.session_began_at',
             'assignments.claimed_at', 'assignments.ended_at',
             'assignments.lease_expires_at', 'usages.began_at',
-            'usages.ended_at', 'events.at', 'host_answers.asked_at',
-            'caller_keys.created_at', 'notifications.created_at',
-            'counted_instances.at'}, set(found))
+            'usages.ended_at', 'events.at', 'caller_keys.created_at',
+            'notifications.created_at', 'counted_instances.at'}, set(found))
 
     def test_clock_of_a_conductor_that_is_ahead(self):
         self.check(3600)

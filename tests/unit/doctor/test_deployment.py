@@ -4,7 +4,6 @@
 from oslotest import base
 
 from gpgpu_plugin.doctor import deployment
-from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import view
 
 
@@ -25,10 +24,3 @@ class DeploymentTest(base.BaseTestCase):
         self.assertEqual(('flavor_of_unknown_class',
                           'bad CUSTOM_VGPU_T4_T4_9Q'),
                          (found.name, found.subject))
-
-    def test_silence_is_never_consistency(self):
-        [found] = deployment.silent(view.HostAnswer(host='h1', drifts=None))
-        self.assertEqual(('host_not_examined', drift.Severity.UNKNOWN),
-                         (found.name, found.severity))
-        self.assertEqual((), deployment.silent(
-            view.HostAnswer(host='h1', drifts=())))

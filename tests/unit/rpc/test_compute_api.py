@@ -45,7 +45,7 @@ class ComputeAPITest(base.BaseTestCase):
             self.serve(manager.ComputeManager(
                 functools.partial(seen.put, f'refresh of {host}'),
                 functools.partial(seen.put, f'assignments of {host}'),
-                seen.put, seen.put),
+                seen.put, seen.put, seen.put),
                 host=host)
         self.api.assignments_changed(context.admin(), 'h1')
         self.assertEqual('assignments of h1', seen.get(timeout=60))
@@ -60,7 +60,8 @@ class ComputeAPITest(base.BaseTestCase):
                 lambda: None, lambda: None, lambda assignments: tuple(
                     claim.Usage(uuid=assignment.uuid, used=None, reason='')
                     for assignment in assignments),
-                lambda question, usages, host=host: asked.put(
+                lambda repairs: (),
+                lambda *, question, usages, drifts, host=host: asked.put(
                     (host, question, usages))), host=host)
         self.api.ask(context.admin(), 'h2', 'q1', [make.assignment()])
         self.assertEqual(
@@ -81,5 +82,4 @@ class ComputeAPITest(base.BaseTestCase):
             self.addCleanup(transport.cleanup)
             self.assertRaises(
                 exception.BrokerUnavailable,
-                compute_api.ComputeAPI(self.conf, transport).ask,
-                context.admin(), 'h1', 'q1', ())
+                compute_api.ComputeAPI(self.conf, transport).probe)

@@ -11,6 +11,8 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
@@ -99,6 +101,29 @@ class SendTest(ClientCase):
         self.assertRaises(
             _Sent, self.client().chosen, context.admin(), choices=())
         self.assertIs(True, self.sender.fanouts[-1])
+
+    def test_answer_goes_to_all_conductors(self):
+        sent = self.assertRaises(
+            _Sent, self.client().answer, context.admin(), 'h1', 'q1')
+        self.assertIs(True, self.sender.fanouts[-1])
+        self.assertEqual({'host': 'h1', 'question': 'q1', 'usages': (),
+                          'drifts': ()}, sent.arguments)
+
+    def test_hosts_are_examined_in_batches(self):
+        api, found = self.client(), []
+
+        def call(ctxt, method, *, hosts, repairs):
+            found.append((self.sender.timeouts[-1], hosts, repairs))
+            return [codec.to_primitive(drift.of(
+                'host_not_examined', hosts[0], hosts[0]))]
+        self.sender.call = call
+        drifts = api.examine_hosts(
+            context.admin(), list(map(str, range(250))), ['offer'])
+        self.assertEqual(['0', '100', '200'], [one.host for one in drifts])
+        self.assertEqual([(90 + compute_api.REPAIR_TIMEOUT, size, ['offer'])
+                          for size in (100, 100, 50)],
+                         [(waited, len(hosts), repairs)
+                          for waited, hosts, repairs in found])
 
     def test_argument_that_is_left_out_is_sent_as_none(self):
         api = self.client()

@@ -304,7 +304,7 @@ class ServeTest(ServiceTestCase):
 
     def test_call_of_the_conductor_wakes_the_worker(self):
         self.work()
-        manager, _ = self.calls.server.call_args.args[3]
+        [manager] = self.calls.server.call_args.args[3]
         for name in ('refresh', 'assignments_changed'):
             self.calls.reset_mock()
             getattr(manager, name)(None)
@@ -332,13 +332,23 @@ class ServeTest(ServiceTestCase):
         found = drift.of('mdev_unassigned', 'h1', 'm1')
         self.examiner.drifts.return_value = (found,)
         self.work()
-        _, doctor = self.calls.server.call_args.args[3]
-        doctor.examine(None, question='q1', asked_at=time.time(),
-                       repairs=['offer'])
+        [compute] = self.calls.server.call_args.args[3]
+        compute.examine(None, question='q1', asked_at=time.time(),
+                        repairs=['offer'])
         self.examiner.repair.assert_called_once_with(
             ['offer'], self.worker.run_once)
-        [answer] = self.tracker.api.examined.call_args_list
-        self.assertEqual(('h1', 'q1', (found,)), answer.args[1:])
+        [answer] = self.tracker.api.answer.call_args_list
+        self.assertEqual('h1', answer.args[1])
+        self.assertEqual(('q1', (found,)), (
+            answer.kwargs['question'], answer.kwargs['drifts']))
+
+    def test_host_that_cannot_repair_itself_is_not_consistent(self):
+        self.work()
+        self.examiner.repair.side_effect = RuntimeError('no Placement\nx')
+        [found] = self.driver._gpu_examine(['offer'])
+        self.assertEqual(
+            ('host_not_examined', {'host': 'RuntimeError: no Placement'}),
+            (found.name, found.says))
 
     def test_question_that_names_another_instance_gets_no_other_answer(self):
         mine = make.assignment(uuid='a1', instance_uuid='i1')
@@ -346,7 +356,7 @@ class ServeTest(ServiceTestCase):
         usage = self.useFixture(fixtures.MockPatchObject(
             orphans, 'usage', return_value=())).mock
         self.work()
-        compute, _ = self.calls.server.call_args.args[3]
+        [compute] = self.calls.server.call_args.args[3]
         named = [make.assignment(uuid=uuid, instance_uuid='deleted')
                  for uuid in ('a1', 'a9')]
         compute.ask(None, question='q1', asked_at=time.time(),

@@ -37,7 +37,6 @@ def upgrade() -> None:
     _cleaning_chains()
     _caller_keys()
     _executed_calls()
-    _host_answers()
     _clouds()
     _notifications()
     _notification_states()
@@ -645,23 +644,6 @@ def _executed_calls() -> None:
         sa.PrimaryKeyConstraint('id', name='pk_executed_calls'),
         sa.UniqueConstraint('nonce', name='uq_executed_calls_nonce'))
     ddl.create_index('ix_executed_calls_until', 'executed_calls', ['until'])
-
-
-def _host_answers() -> None:
-    ddl.create_table(
-        'host_answers',
-        sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('question', _UUID, nullable=False,
-                  comment='UUID of the question.'),
-        sa.Column('host', _NAME, nullable=False,
-                  comment='Name of the host that was asked.'),
-        sa.Column('usages', _LONG_TEXT,
-                  comment='The answer, as JSON; NULL until there is one.'),
-        sa.Column('asked_at', sa.Double(), nullable=False,
-                  comment='When it was asked, in seconds since the epoch.'),
-        sa.PrimaryKeyConstraint('id', name='pk_host_answers'),
-        sa.UniqueConstraint('question', name='uq_host_answers_question'))
-    ddl.create_index('ix_host_answers_asked_at', 'host_answers', ['asked_at'])
 
 
 def _clouds() -> None:

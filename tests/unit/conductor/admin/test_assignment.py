@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of how operators list and end assignments."""
 
-import threading
+import collections
 
-import fixtures
-import oslo_messaging
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import claim as claim_obj
-from tests.fixtures import patience
 from tests.unit.conductor import base
 
 
@@ -21,18 +18,22 @@ class AssignmentCase(base.ConductorTestCase):
         super().setUp()
         self.asked = []
         self.used = {}
+        self.silent = None
+        self.error = None
 
-    def ask(self, host, assignments):
-        """Answer as a host: by instance, or with the error of the host."""
-        self.asked.append((host, [one.uuid for one in assignments]))
-        if host in self.used:
-            raise self.used[host]
-        return tuple(
-            claim_obj.Usage(
-                uuid=assignment.uuid,
-                used=self.used.get(assignment.instance_uuid),
-                reason=f'{assignment.instance_uuid} is somewhere')
-            for assignment in assignments)
+    def ask(self, assignments):
+        """Answer as all hosts, by instance, but for one that is silent."""
+        if self.error is not None:
+            raise self.error
+        answers = collections.defaultdict(list)
+        for assignment in assignments:
+            self.asked.append((assignment.host, assignment.uuid))
+            if assignment.host != self.silent:
+                answers[assignment.host].append(claim_obj.Usage(
+                    uuid=assignment.uuid,
+                    used=self.used.get(assignment.instance_uuid),
+                    reason=f'{assignment.instance_uuid} is somewhere'))
+        return answers
 
 
 class ListTest(AssignmentCase):
@@ -65,29 +66,39 @@ class ListTest(AssignmentCase):
         self.assertRegex(info.since, r'^\d{4}-.*Z$')
         self.assertEqual('i1 is somewhere', info.reason)
 
-    def test_error_of_a_host_leaves_only_its_usage_unknown(self):
+    def boot_on_two_hosts(self):
         self.report_second_host()
         self.boot(1)
         self.boot(1, 'i2', host='h2')
-        self.used = {'h1': oslo_messaging.MessagingTimeout(), 'i2': True}
-        self.assertEqual(
-            [('i1', 'h1', 'unknown'), ('i2', 'h2', 'yes')], self.list())
+        self.used = {'i1': False, 'i2': True}
 
-    def test_silent_hosts_do_not_keep_the_operator_waiting(self):
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.compute_api.USAGE_TIMEOUT', 0.2))
-        self.useFixture(fixtures.MockPatchObject(
-            assignment_admin, '_HOSTS_AT_ONCE', 1))
-        self.report_second_host()
-        self.boot(1)
-        self.boot(1, 'i2', host='h2')
-        answer = threading.Event()
-        self.addCleanup(answer.set)
-        infos = assignment_admin.list_all(
-            self.db, lambda *args: answer.wait(patience.LONG))
+    def test_silence_of_a_host_leaves_only_its_usage_unknown(self):
+        self.boot_on_two_hosts()
+        self.silent = 'h1'
+        silent, other = assignment_admin.list_all(self.db, self.ask)
+        self.assertEqual(('unknown', 'yes'), (silent.used, other.used))
+        self.assertEqual('nova-compute on h1 did not answer within 10 s',
+                         silent.reason)
+
+    def test_host_says_nothing_about_assignments_of_another(self):
+        self.boot_on_two_hosts()
+        self.used['i2'] = None
+
+        def ask(assignments):
+            answers = self.ask(assignments)
+            return {'h1': [usage for found in answers.values()
+                           for usage in found]}
+        self.assertEqual(
+            ['no', 'unknown'],
+            [info.used for info in assignment_admin.list_all(self.db, ask)])
+
+    def test_broker_that_is_down_leaves_all_usages_unknown(self):
+        self.boot_on_two_hosts()
+        self.error = exception.BrokerUnavailable(hosts='b', reason='down')
+        infos = assignment_admin.list_all(self.db, self.ask)
         self.assertEqual(['unknown'] * 2, [info.used for info in infos])
-        self.assertIn('h1 did not answer within', infos[0].reason)
-        self.assertIn('h2 was not asked', infos[1].reason)
+        self.assertIn('nova-compute on h2 could not be asked',
+                      infos[1].reason)
 
     def test_unknown_host_is_not_found(self):
         self.assertRaises(exception.NotFound, self.list, host='h9')
@@ -106,7 +117,7 @@ class EndTest(AssignmentCase):
         [info] = self.end([first])
         self.assertEqual((first, 'no'), (info.uuid, info.used))
         # The host judges by all that the instance has there.
-        self.assertEqual([('h1', [first, second])], self.asked)
+        self.assertEqual([('h1', first), ('h1', second)], self.asked)
         self.assertEqual({'dirty': 1, 'assigned': 1, 'available': 6},
                          self.states())
         with self.db.reader() as session:

@@ -91,10 +91,10 @@ class PagesTest(vgpu_base.VGPUTestCase):
         for number in range(4):
             self.ask(f'i{number}', Q4=1)
 
-        def ask(host, assignments):
-            return tuple(
+        def ask(assignments):
+            return {'h1': [
                 claim_obj.Usage(uuid=row.uuid, used=True, reason='it runs')
-                for row in assignments)
+                for row in assignments]}
         self.check(lambda limit, marker: assignment_admin.list_all(
             self.db, ask, limit=limit, marker=marker), 4)
 
@@ -107,4 +107,4 @@ class PagesTest(vgpu_base.VGPUTestCase):
                                   marker=marker)
         self.assertRaises(
             exception.NotFound, assignment_admin.list_all, self.db,
-            lambda host, rows: (), marker='gone')
+            lambda rows: {}, marker='gone')
