@@ -2,7 +2,8 @@
 """``gpgpu-manage doctor``: is the cloud consistent, and what may be repaired.
 
 It collects what the conductor, the hosts, Placement and Nova say, and prints
-the drifts that two examinations found. ``doctor`` compares.
+the drifts that two examinations found. ``doctor`` compares. Placement or Nova
+that cannot be read is a drift, not an error: the rest is compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import enum
 import functools
 import time
+import typing
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -23,17 +25,14 @@ from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import cloud
+from gpgpu_plugin.cmd import cloud as cloud_mod
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import doctor_cloud
 from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.doctor import deployment
+from gpgpu_plugin.doctor import cloud as cloud_drifts
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import placement
-from gpgpu_plugin.doctor import repairs
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import health
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.rpc import conductor_api
 
@@ -46,8 +45,10 @@ _LONGEST = 3600
 _COLUMNS = ('severity', 'drift', 'host', 'subject', 'outcome', 'says',
             'reason')
 _ERRORS = (exception.GPUPluginException, oslo_messaging.MessagingException,
-           *cloud.ERRORS)
+           *cloud_mod.ERRORS)
 _UNKNOWN = drift.Severity.UNKNOWN
+_OURS = f'{naming.TRAIT_GPU},{naming.TRAIT_OWNER}'
+_RESOURCES = 'resources'
 _Drifts = dict[tuple[str, str, str], drift.Drift]
 
 
@@ -76,6 +77,93 @@ class Row:
     reason: str
 
 
+class Cloud(cloud_mod.Cloud):
+    """Placement and Nova of a cloud."""
+
+    # -- Placement ----------------------------------------------------------
+
+    def providers(
+        self, wanted: Iterable[str], node: str | None,
+    ) -> tuple[dict[str, cloud_drifts.Provider],
+               list[cloud_drifts.Provider]]:
+        """Return providers, and all with the plugin's traits.
+
+        Two lists, then three questions for each provider.
+
+        :param wanted: UUIDs of providers of groups
+        :param node: UUID of a compute node, to whose providers the list is
+            limited; None: all
+        :raises cloud.ERRORS: Placement cannot be read
+        """
+        tree = {} if node is None else {'in_tree': node}
+        known = self._listed(tree)
+        found = {uuid: self._read(known[uuid])
+                 for uuid in wanted if uuid in known}
+        return found, [
+            found.get(uuid) or dataclasses.replace(
+                provider, allocations=self._allocations(uuid))
+            for uuid, provider in self._listed(
+                {**tree, 'required': _OURS}).items()]
+
+    def delete_provider(self, uuid: str) -> None:
+        """Delete a provider without allocations.
+
+        :raises cloud.ERRORS: Placement cannot be reached, or refuses, as it
+            does while something is allocated there
+        """
+        self.delete_from_placement(f'/resource_providers/{uuid}')
+
+    def _listed(self, query: dict[str, str],
+                ) -> dict[str, cloud_drifts.Provider]:
+        return {
+            found['uuid']: cloud_drifts.Provider(
+                uuid=found['uuid'], name=found['name'],
+                root=found['root_provider_uuid'])
+            for found in self.placement('/resource_providers', query)[
+                'resource_providers']}
+
+    def _of_provider(self, uuid: str, part: str) -> typing.Any:
+        return self.placement(f'/resource_providers/{uuid}/{part}')[part]
+
+    def _read(self, listed: cloud_drifts.Provider) -> cloud_drifts.Provider:
+        return dataclasses.replace(
+            listed, inventories={
+                resource_class: cloud_drifts.Inventory(
+                    total=found['total'], reserved=found['reserved'])
+                for resource_class, found in self._of_provider(
+                    listed.uuid, 'inventories').items()},
+            traits=frozenset(self._of_provider(listed.uuid, 'traits')),
+            allocations=self._allocations(listed.uuid))
+
+    def _allocations(self, uuid: str) -> dict[str, dict[str, int]]:
+        return {consumer: dict(found[_RESOURCES]) for consumer, found
+                in self._of_provider(uuid, 'allocations').items()}
+
+    # -- Nova ---------------------------------------------------------------
+
+    def flavors(self) -> tuple[cloud_drifts.Flavor, ...]:
+        """Return all flavors that request resources, page by page.
+
+        :raises cloud.ERRORS: Nova cannot be read
+        """
+        found = (
+            cloud_drifts.Flavor(name=flavor['name'], resource_classes=tuple(
+                key.partition(':')[2] for key in flavor['extra_specs']
+                if key.partition(':')[0].startswith(_RESOURCES)))
+            for flavor in self.all_flavors())
+        return tuple(flavor for flavor in found if flavor.resource_classes)
+
+    def server(self, uuid: str) -> cloud_drifts.Server | None:
+        """Return an instance of any project; None: Nova does not have it.
+
+        :raises cloud.ERRORS: Nova cannot be read
+        """
+        found = self.find_server(uuid)
+        return None if found is None else cloud_drifts.Server(
+            host=found.get('OS-EXT-SRV-ATTR:host'),
+            task=found.get('OS-EXT-STS:task_state'))
+
+
 class Examination:
     """Scope of the examination of one command.
 
@@ -83,7 +171,7 @@ class Examination:
     """
 
     def __init__(self, api: conductor_api.ConductorAPI,
-                 cloud: doctor_cloud.Cloud, host: str | None) -> None:
+                 cloud: Cloud, host: str | None) -> None:
         self._api = api
         self._cloud = cloud
         self._host = host
@@ -110,9 +198,9 @@ class Examination:
                          lambda: self._nova(records, cloud))]
         if self._host is None:
             found += cloud.drifts
-        return {one.key: one for one in repairs.allowed(found)}
+        return {one.key: one for one in drift.allowed(found)}
 
-    def _placement(self, records: Sequence[view.HostRecord],
+    def _placement(self, records: Sequence[cloud_drifts.HostRecord],
                    ) -> Iterator[drift.Drift]:
         expected = [group.provider_uuid for record in records
                     for group in record.groups]
@@ -120,20 +208,21 @@ class Examination:
             expected, records[0].node_uuid if self._host else None)
         find_server = functools.cache(self._cloud.server)
         for record in records:
-            yield from placement.compare(record, providers, find_server)
+            yield from cloud_drifts.compare(record, providers, find_server)
         if self._host is None:
-            unknown = list(placement.unknown_providers(ours, {
+            unknown = list(cloud_drifts.unknown_providers(ours, {
                 record.node_uuid for record in records}))
             self._unknown_providers = frozenset(
                 found.subject for found in unknown)
             yield from unknown
 
-    def _nova(self, records: Sequence[view.HostRecord],
-              cloud: view.CloudRecord) -> Iterator[drift.Drift]:
-        yield from deployment.services(
-            [record.host for record in records], self._cloud.computes())
+    def _nova(self, records: Sequence[cloud_drifts.HostRecord],
+              cloud: cloud_drifts.CloudRecord) -> Iterator[drift.Drift]:
+        yield from cloud_drifts.services(
+            [record.host for record in records],
+            {service['host'] for service in self._cloud.services()})
         if self._host is None:
-            yield from deployment.flavors(
+            yield from cloud_drifts.flavors(
                 self._cloud.flavors(), cloud.resource_classes)
 
     def repair(self, drifts: Iterable[drift.Drift],
@@ -173,7 +262,7 @@ class Examination:
                        functools.partial(self._delete_provider, found.subject,
                                          expected))
         # What the database offers now.
-        for wanted, hosts in repairs.by_hosts(drifts).items():
+        for wanted, hosts in drift.hosts_to_repair(drifts).items():
             yield (f'{", ".join(wanted)} on {", ".join(hosts)}',
                    functools.partial(self._repair_hosts, hosts, wanted, note))
 
@@ -203,7 +292,7 @@ def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
     """Return drifts, or that they are unknown."""
     try:
         return list(find())
-    except cloud.ERRORS as exc:
+    except cloud_mod.ERRORS as exc:
         authority = name.partition('_')[0]
         return [drift.of(name, None, authority, **{
             authority: errors.first_line(exc)})]
@@ -240,7 +329,7 @@ class Doctor(reach.Command, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         connect = self.manage.connect or openstack.connect
         examination = Examination(
-            self.api, doctor_cloud.Cloud(functools.partial(
+            self.api, Cloud(functools.partial(
                 connect, cloud=self.app.options.os_cloud)), parsed_args.host)
         found = self._lasting(examination, parsed_args.confirm_after)
         left = found

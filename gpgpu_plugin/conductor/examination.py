@@ -7,8 +7,10 @@ the host was locked.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -22,19 +24,20 @@ from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import examination as examination_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.doctor import database
+from gpgpu_plugin.db import vgpu_type as vgpu_type_db
+from gpgpu_plugin.doctor import cloud as cloud_drifts
 from gpgpu_plugin.doctor import drift as drift_mod
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as variant_rules
 from gpgpu_plugin.rpc import doctor_contract
 
@@ -45,7 +48,7 @@ _DEVICE_EVENTS = {
 
 
 def page(db: api.Database, host: str | None, limit: int,
-         marker: str | None) -> tuple[view.HostRecord, ...]:
+         marker: str | None) -> tuple[cloud_drifts.HostRecord, ...]:
     """Return a page of hosts (Conductor.examine_database)."""
     if limit < 1:
         raise exception.Invalid(
@@ -57,21 +60,23 @@ def page(db: api.Database, host: str | None, limit: int,
         return _records(session, hosts)
 
 
-def cloud(db: api.Database) -> view.CloudRecord:
+def cloud(db: api.Database) -> cloud_drifts.CloudRecord:
     """Return what belongs to no host (Conductor.examine_cloud)."""
     with db.reader() as session:
-        classes = {variant.class_of(vgpu_type)
-                   for variant, vgpu_type
-                   in examination_db.resource_classes(session)}
-        classes |= {row.resource_class for row in variant_db.values(session)}
-        return view.CloudRecord(
-            resource_classes=tuple(sorted(classes)), drifts=(
-                *_variants(session), *_keys(session),
-                *_usages_of_unknown_hosts(session)))
+        variants = variant_db.values(session)
+        return cloud_drifts.CloudRecord(
+            resource_classes=tuple(sorted({
+                *(variant.resource_class for variant in variants),
+                *(naming.resource_class(name, vgpu_type)
+                  for name, vgpu_type in vgpu_type_db.by_variant(session)
+                  if vgpu_type != naming.PASSTHROUGH)})),
+            drifts=(*_variants(variants), *_keys(session),
+                    *_usages_of_unknown_hosts(session)))
 
 
-def _variants(session: orm.Session) -> Iterator[drift_mod.Drift]:
-    for variant in variant_db.values(session):
+def _variants(variants: Iterable[variant_rules.Variant],
+              ) -> Iterator[drift_mod.Drift]:
+    for variant in variants:
         try:
             variant_rules.check(variant)
         except exception.Invalid as exc:
@@ -83,17 +88,16 @@ def _keys(session: orm.Session) -> list[drift_mod.Drift]:
     return [
         drift_mod.of('key_of_unknown_host', name, f'key {number}',
                      database=f'{name} is no host and has key {number}')
-        for name, number in examination_db.keys_of_unknown_hosts(session)]
+        for name, number in caller_key_db.of_unknown_hosts(session)]
 
 
 def _usages_of_unknown_hosts(session: orm.Session) -> list[drift_mod.Drift]:
-    return [drift for host, uuid
-            in examination_db.usages_of_unknown_hosts(session)
-            for drift in database.usages(host, [uuid], ())]
+    return [drift for host, uuid in usage_db.of_hosts(session, None)
+            for drift in _usages(host, [uuid], ())]
 
 
 def _records(session: orm.Session, hosts: Sequence[host_db.HostRow],
-             ) -> tuple[view.HostRecord, ...]:
+             ) -> tuple[cloud_drifts.HostRecord, ...]:
     """Return what the database says; a host that cannot be read is a drift."""
     try:
         return _read(session, hosts)
@@ -102,7 +106,7 @@ def _records(session: orm.Session, hosts: Sequence[host_db.HostRow],
             return tuple(record for host in hosts
                          for record in _records(session, [host]))
         [host] = hosts
-        return (view.HostRecord(
+        return (cloud_drifts.HostRecord(
             host=host.name, node_uuid=host.node_uuid, groups=(),
             assignments=(), drifts=(drift_mod.of(
                 'rows_unreadable', host.name, host.name,
@@ -110,70 +114,125 @@ def _records(session: orm.Session, hosts: Sequence[host_db.HostRow],
 
 
 def _read(session: orm.Session, hosts: Sequence[host_db.HostRow],
-          ) -> tuple[view.HostRecord, ...]:
+          ) -> tuple[cloud_drifts.HostRecord, ...]:
     """Return what the database says, in as many statements for all hosts.
 
     :raises ValueError: a column has a value that is none of its values
     :raises Invalid: the same
     """
-    ids = [host.id for host in hosts]
     loaded = host_rows.load(session, hosts)
-    busy = examination_db.busy_devices(session, ids)
-    usages = examination_db.running_usages(
-        session, [host.name for host in hosts])
+    usages = collections.defaultdict[str, list[str]](list)
+    for name, uuid in usage_db.of_hosts(
+            session, [host.name for host in hosts]):
+        usages[name].append(uuid)
     # A database that lost its unique keys may have two of one device.
-    assigned: dict[int, list[host_rows.Assignment]] = {
-        host: [] for host in ids}
-    for row, *_ in assignment_db.of_hosts(session, ids):
+    assigned = collections.defaultdict[int, list[host_rows.Assignment]](list)
+    for row, *_ in assignment_db.of_hosts(session, list(loaded)):
         assigned[row.host_id].append(row)
     return tuple(_record(
-        loaded[host.id], assigned[host.id], busy.get(host.id, ()),
-        usages.get(host.name, ())) for host in hosts)
+        loaded[host.id], assigned[host.id], usages[host.name])
+        for host in hosts)
 
 
 def _record(loaded: host_rows.HostRows,
             assigned: Sequence[host_rows.Assignment],
-            busy: Collection[tuple[str, str, str]],
-            usages: Sequence[str]) -> view.HostRecord:
+            usages: Sequence[str]) -> cloud_drifts.HostRecord:
     host, groups = loaded.host, capacity.groups(loaded)
     providers = {group.rows.id: group.value.provider_uuid
                  for group in groups}
-    rows = tuple(_assigned(row, providers) for row in assigned)
-    return view.HostRecord(
-        host=host.name, node_uuid=host.node_uuid, assignments=rows,
+    return cloud_drifts.HostRecord(
+        host=host.name, node_uuid=host.node_uuid,
         groups=inventory.inventory(host, groups).groups,
-        drifts=database.compare(view.HostRows(
-            host=host.name, assignments=rows, usages=tuple(usages),
-            restored_since=(host_state.utc(host.heard_at) if loaded.is_held(
-                hold.HostHoldKind.RESTORED) else None),
-            busy_devices=tuple(
-                view.DeviceRow(uuid=uuid, address=address, state=state)
-                for uuid, address, state in busy),
-            capacities=tuple(
-                _capacity(group, row) for group in groups
-                for row in group.rows.types))))
+        assignments=tuple(cloud_drifts.AssignedRow(
+            uuid=row.uuid, instance_uuid=row.instance_uuid,
+            address=row.device.address,
+            provider_uuid=providers.get(row.device.group_id or 0),
+            resource_class=row.resource_class, allocated=row.allocated)
+            for row in assigned),
+        drifts=tuple(_drifts(loaded, groups, assigned, usages)))
 
 
-def _assigned(row: host_rows.Assignment,
-              providers: Mapping[int, str]) -> view.AssignedRow:
-    return view.AssignedRow(
-        uuid=row.uuid, instance_uuid=row.instance_uuid,
-        device_uuid=row.device.uuid, address=row.device.address,
-        device_state=row.device.state,
-        provider_uuid=providers.get(row.device.group_id or 0),
-        resource_class=row.resource_class, allocated=row.allocated)
+def _drifts(loaded: host_rows.HostRows,
+            groups: Iterable[capacity.LoadedGroup],
+            assigned: Sequence[host_rows.Assignment],
+            usages: Sequence[str]) -> Iterator[drift_mod.Drift]:
+    """Yield the drifts in the rows of a host.
+
+    :param usages: UUIDs of assignments whose usage goes on
+    """
+    host = loaded.host
+    if loaded.is_held(hold.HostHoldKind.RESTORED):
+        # The rows are those of the backup.
+        yield drift_mod.of(
+            'host_not_reported', host.name, host.name,
+            database=f'it was restored; the host called last at '
+                     f'{host_state.utc(host.heard_at)}')
+        return
+    yield from _devices(host.name, loaded.devices, assigned)
+    yield from _capacities(host.name, groups)
+    yield from _usages(host.name, usages, {row.uuid for row in assigned})
 
 
-def _capacity(group: capacity.LoadedGroup,
-              row: inventory.TypeRow) -> view.CapacityRow:
-    now = inventory.with_capacity(group, row)
-    return view.CapacityRow(
-        variant=group.rows.variant.name, vgpu_type=row.vgpu_type,
-        stored=_numbers(row), computed=_numbers(now))
+def _devices(host: str, devices: Iterable[host_rows.Device],
+             assigned: Iterable[host_rows.Assignment],
+             ) -> Iterator[drift_mod.Drift]:
+    by_device = collections.defaultdict[
+        str, list[host_rows.Assignment]](list)
+    for row in assigned:
+        by_device[row.device.uuid].append(row)
+    for uuid, its in by_device.items():
+        device = its[0].device
+        instances = ', '.join(row.instance_uuid for row in its)
+        if len(its) > 1:
+            yield drift_mod.of(
+                'device_assigned_twice', host, uuid,
+                database=f'{device.address} is assigned to {instances}')
+        elif device.state not in device_rules.ASSIGNED_STATES:
+            yield drift_mod.of(
+                'assignment_without_state', host, uuid,
+                database=f'{device.address} is {device.state} and '
+                         f'assigned to {instances}')
+    for device in devices:
+        if (device.state in device_rules.ASSIGNED_STATES
+                and device.uuid not in by_device):
+            yield drift_mod.of(
+                'state_without_assignment', host, device.uuid,
+                database=f'{device.address} is {device.state} and has no '
+                         f'active assignment')
 
 
-def _numbers(row: inventory.TypeRow) -> tuple[int, int, int]:
-    return row.max_vgpu_per_pgpu, row.max_capacity, row.remaining_capacity
+def _capacities(host: str, groups: Iterable[capacity.LoadedGroup],
+                ) -> Iterator[drift_mod.Drift]:
+    for group in groups:
+        for row in group.rows.types:
+            stored = _numbers(row)
+            computed = _numbers(inventory.with_capacity(group, row))
+            if stored != computed:
+                yield drift_mod.of(
+                    'capacity_wrong', host,
+                    f'{group.rows.variant.name}:{row.vgpu_type}',
+                    database=f'per GPU, maximum and remaining are stored as '
+                             f'{stored}, and computed as {computed}')
+
+
+def _numbers(row: inventory.TypeRow) -> str:
+    return (f'{row.max_vgpu_per_pgpu}, {row.max_capacity}, '
+            f'{row.remaining_capacity}')
+
+
+def _usages(host: str, going_on: Iterable[str],
+            active: Collection[str]) -> Iterator[drift_mod.Drift]:
+    """Yield usages that go on without an active assignment.
+
+    :param going_on: UUIDs of assignments whose usage goes on
+    :param active: UUIDs of active assignments
+    """
+    for uuid in going_on:
+        if uuid not in active:
+            yield drift_mod.of(
+                'usage_without_assignment', host, uuid,
+                database='its usage goes on, and the assignment is not '
+                         'active')
 
 
 # -- repairs ----------------------------------------------------------------
@@ -230,7 +289,7 @@ def _repair_capacity(session: orm.Session, host: host_db.HostRow | None,
 
 def _repair_usage(session: orm.Session, host: host_db.HostRow | None,
                   found: drift_mod.Drift) -> None:
-    ended = examination_db.ended_at(session, found.subject)
+    ended = assignment_db.ended_at(session, found.subject)
     usage_db.end(session, [found.subject], ended or clock.utc(session))
 
 

@@ -35,8 +35,8 @@ from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.doctor import cloud
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import admin
@@ -306,10 +306,10 @@ class OperatorCalls(endpoint.Endpoint):
 
     def examine_database(self, ctxt: _Context, *, host: str | None,
                          limit: int, marker: str | None,
-                         ) -> tuple[view.HostRecord, ...]:
+                         ) -> tuple[cloud.HostRecord, ...]:
         return examination.page(self._db, host, limit, marker)
 
-    def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
+    def examine_cloud(self, ctxt: _Context) -> cloud.CloudRecord:
         return examination.cloud(self._db)
 
     def examine_hosts(self, ctxt: _Context, *, hosts: Sequence[str],

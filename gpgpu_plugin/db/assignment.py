@@ -265,6 +265,12 @@ def hosts_with_expired_lease(session: orm.Session,
         .order_by(tables.HOSTS.c.name)))
 
 
+def ended_at(session: orm.Session, uuid: str) -> datetime.datetime | None:
+    """Return when an assignment ended; None: that is unknown."""
+    return session.scalar(
+        sa.select(TABLE.c.ended_at).where(TABLE.c.uuid == uuid))
+
+
 def other_hosts(session: orm.Session, uuids: Collection[str],
                 roles: Collection[str] = tuple(claim_obj.ClaimRole),
                 ) -> list[str]:

@@ -175,6 +175,17 @@ def hosts_without_key(session: orm.Session) -> list[str]:
         .order_by(tables.HOSTS.c.name)))
 
 
+def of_unknown_hosts(session: orm.Session) -> list[tuple[str, int]]:
+    """Return name and number of valid keys of hosts that do not exist."""
+    live = sa.select(tables.HOSTS.c.id).where(
+        tables.HOSTS.c.name == TABLE.c.name, tables.HOSTS.c.deleted == 0)
+    return list(session.execute(
+        sa.select(TABLE.c.name, TABLE.c.number)
+        .where(TABLE.c.kind == 'host', TABLE.c.revoked_at.is_(None),
+               ~live.exists())
+        .order_by(TABLE.c.name, TABLE.c.id)).tuples())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
     """A call that is executed once.

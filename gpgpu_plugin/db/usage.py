@@ -216,6 +216,21 @@ def going_on(session: orm.Session, uuids: Collection[str],
                _HOSTS.c.heard_at > since)))
 
 
+def of_hosts(session: orm.Session,
+             hosts: Collection[str] | None) -> list[tuple[str, str]]:
+    """Return usages that go on: their host, and the assignment's UUID.
+
+    :param hosts: names; None: of all hosts that do not exist
+    """
+    live = sa.select(_HOSTS.c.id).where(
+        _HOSTS.c.name == TABLE.c.host, _HOSTS.c.deleted == 0)
+    return list(session.execute(
+        sa.select(TABLE.c.host, TABLE.c.assignment_uuid)
+        .where(TABLE.c.ended_at.is_(None), ~live.exists() if hosts is None
+               else TABLE.c.host.in_(hosts))
+        .order_by(TABLE.c.id)).tuples())
+
+
 def _notify_of_end(session: orm.Session, uuids: Collection[str],
                    at: datetime.datetime,
                    alive_since: datetime.datetime) -> None:

@@ -77,9 +77,11 @@ def _values(row: VGPUTypeRow) -> dict[str, object]:
     return {name: getattr(row, name) for name in _COLUMNS_BUT_ID}
 
 
-def listed(session: orm.Session) -> list[tuple[str, str]]:
-    """Return the types whose resource class Placement may know.
+def by_variant(session: orm.Session, *,
+               only_listed: bool = False) -> list[tuple[str, str]]:
+    """Return the types of all groups.
 
+    :param only_listed: only those whose resource class Placement may know
     :returns: name of the variant and of the type, each pair once
     """
     return [(variant, vgpu_type) for variant, vgpu_type in session.execute(
@@ -88,7 +90,8 @@ def listed(session: orm.Session) -> list[tuple[str, str]]:
               tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
         .join(tables.TYPES,
               tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
-        .where(tables.TYPES.c.listed).distinct())]
+        .where(tables.TYPES.c.listed if only_listed else sa.true())
+        .distinct())]
 
 
 def remaining(session: orm.Session, variants: Collection[str],

@@ -13,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import types
+from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 
 
@@ -333,3 +335,47 @@ def of(name: str, host: str | None, subject: str, /, *,
         name=name, host=host, subject=subject, says=says,
         repair=None if refused else kind.repair,
         reason=refused or kind.advice)
+
+
+# -- which repairs are executed ---------------------------------------------
+
+_TWICE = ('A device of this host is assigned twice, and an iteration of its '
+          'nova-compute might release it while one of the two guests runs. '
+          'Settle that first')
+_MAY_RUN = ('A guest of this host may run with the device, and its usage goes '
+            'on then. Settle the other drift of this host first')
+_FORBIDDEN: Mapping[str, tuple[Collection[Repair], str]] = {
+    'device_assigned_twice': (
+        (Repair.COMPARE, Repair.OFFER), _TWICE)
+} | dict.fromkeys(
+    ('book_assignment_ended', 'guest_device_unassigned', 'host_not_examined'),
+    ((Repair.USAGE,), _MAY_RUN))
+"""Repairs of a host that a drift forbids which is not repaired, and why."""
+
+
+def allowed(found: Collection[Drift]) -> list[Drift]:
+    """Return drifts, without repairs that another drift forbids."""
+    forbidden = {
+        (one.host, repair): reason for one in found
+        if one.repair is None and one.name in _FORBIDDEN
+        for repairs, reason in (_FORBIDDEN[one.name],) for repair in repairs}
+    return [
+        dataclasses.replace(one, repair=None, reason=reason)
+        if one.repair is not None
+        and (reason := forbidden.get((one.host, one.repair))) is not None
+        else one for one in found]
+
+
+def hosts_to_repair(found: Iterable[Drift],
+                    ) -> Mapping[tuple[Repair, ...], list[str]]:
+    """Return the hosts that execute repairs, by the repairs."""
+    wanted: dict[str, set[Repair]] = {}
+    for one in found:
+        if one.host is not None and one.repair in OF_HOST:
+            wanted.setdefault(one.host, set()).add(one.repair)
+    batches: dict[tuple[Repair, ...], list[str]] = {}
+    for host, its in sorted(wanted.items()):
+        batches.setdefault(tuple(
+            repair for repair in OF_HOST if repair in its),
+            []).append(host)
+    return batches

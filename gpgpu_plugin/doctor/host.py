@@ -8,13 +8,14 @@ moment.
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection
+import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping
 
 from gpgpu_plugin import vfio
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
@@ -27,26 +28,104 @@ _CLEANED = (_State.DIRTY, _State.CLEANING, device_rules.QUARANTINED)
 """States in which a vGPU of the last assignment may still exist."""
 
 
-def compare(seen: view.HostSnapshot) -> tuple[drift.Drift, ...]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guest:
+    """A libvirt domain, and the devices that it has.
+
+    :ivar uuid: of the domain, which is that of the instance
+    :ivar functions: PCI addresses
+    :ivar mdevs: UUIDs
+    """
+
+    uuid: str
+    name: str
+    functions: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceUse:
+    """What Nova and the hypervisor say about an instance with devices here.
+
+    :ivar unused: UUIDs of assignments that Nova does not need any more
+    :ivar is_deleted: whether Nova deleted it
+    :ivar is_active: whether its guest runs
+    :ivar may_run_with_unused: whether its guest may run with the unused ones
+    :ivar text: where it is, in one sentence
+    """
+
+    unused: frozenset[str]
+    is_deleted: bool
+    is_active: bool
+    may_run_with_unused: bool
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """What the host's sysfs and its files for boot say.
+
+    :ivar functions: all of the host
+    :ivar vgpus: of functions whose driver has vGPUs, by stable id
+    :ivar designated: addresses of functions that are kept for guests at boot
+    """
+
+    functions: tuple[pci.PCIFunction, ...] = ()
+    vgpus: Mapping[str, capability.VGPUCapability] = dataclasses.field(
+        default_factory=dict)
+    designated: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Book:
+    """What the host's file says.
+
+    :ivar pending: UUIDs of assignments whose release is to be sent
+    """
+
+    assigned: tuple[claim.Assignment, ...] = ()
+    pending: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostSnapshot:
+    """What all authorities say about one host, as the host sees them.
+
+    :ivar listed: active assignments, by the conductor
+    :ivar devices: of the host, by the conductor
+    :ivar building: UUIDs of instances that are being built here: they differ
+        for a moment
+    :ivar instances: by UUID; an instance of which nothing is known is absent
+    :ivar guests: None: there is no hypervisor to ask
+    """
+
+    host: str
+    listed: tuple[claim.Assignment, ...]
+    devices: tuple[admin.DeviceInfo, ...]
+    book: Book
+    hardware: Hardware
+    building: frozenset[str] = frozenset()
+    instances: Mapping[str, InstanceUse] = dataclasses.field(
+        default_factory=dict)
+    guests: tuple[Guest, ...] | None = None
+
+    @functools.cached_property
+    def functions(self) -> Mapping[str, pci.PCIFunction]:
+        """Return the functions of the host by stable id."""
+        return {function.id: function for function in self.hardware.functions}
+
+    @functools.cached_property
+    def companions(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the addresses of each function's companions, by address."""
+        return {function.address: function.companions
+                for function in self.hardware.functions}
+
+
+def compare(seen: HostSnapshot) -> tuple[drift.Drift, ...]:
     """Return the drifts of a host."""
     return (*_unused(seen), *_book(seen), *_guests(seen), *_lacking(seen),
             *_assigned_devices(seen), *_unassigned_vgpus(seen),
             *_devices(seen))
-
-
-def behind(host: str, book: int, conductor: int) -> tuple[drift.Drift, ...]:
-    """Return the drift of a database that was restored from a backup.
-
-    Nothing else can be compared then.
-
-    :param book: highest generation that a conductor acknowledged
-    :param conductor: generation that the conductor has
-    """
-    if book <= conductor:
-        return ()
-    return (drift.of(
-        'database_behind_book', host, host, book=f'generation {book}',
-        conductor=f'generation {conductor}'),)
 
 
 def _text(assignment: claim.Assignment) -> str:
@@ -54,13 +133,13 @@ def _text(assignment: claim.Assignment) -> str:
             f'{assignment.instance_uuid} as {assignment.role}')
 
 
-def _settled(seen: view.HostSnapshot) -> list[claim.Assignment]:
+def _settled(seen: HostSnapshot) -> list[claim.Assignment]:
     """Return the conductor's assignments that do not change right now."""
     return [assignment for assignment in seen.listed
             if assignment.instance_uuid not in seen.building]
 
 
-def _is_active(seen: view.HostSnapshot, instance_uuid: str) -> bool:
+def _is_active(seen: HostSnapshot, instance_uuid: str) -> bool:
     """Return whether a guest runs; in doubt it does."""
     use = seen.instances.get(instance_uuid)
     return use is None or use.is_active
@@ -69,7 +148,7 @@ def _is_active(seen: view.HostSnapshot, instance_uuid: str) -> bool:
 # -- assignments that nobody needs ------------------------------------------
 
 
-def _unused(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _unused(seen: HostSnapshot) -> Iterator[drift.Drift]:
     """Yield assignments that Nova does not need."""
     for assignment in _settled(seen):
         use = seen.instances.get(assignment.instance_uuid)
@@ -86,7 +165,7 @@ def _unused(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
 
 
 def _unused_name(assignment: claim.Assignment,
-                 use: view.InstanceUse) -> str:
+                 use: InstanceUse) -> str:
     if use.is_deleted:
         return 'instance_deleted'
     return ('destination_without_migration'
@@ -97,7 +176,7 @@ def _unused_name(assignment: claim.Assignment,
 # -- the book ---------------------------------------------------------------
 
 
-def _book(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _book(seen: HostSnapshot) -> Iterator[drift.Drift]:
     listed = {assignment.uuid for assignment in seen.listed}
     book = {assignment.uuid for assignment in seen.book.assigned}
     for assignment in seen.book.assigned:
@@ -117,7 +196,7 @@ def _book(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
             'it does not exist or has ended')
 
 
-def _ended_in_conductor(seen: view.HostSnapshot,
+def _ended_in_conductor(seen: HostSnapshot,
                         assignment: claim.Assignment) -> drift.Drift:
     """Return the drift of an assignment that only the book has.
 
@@ -135,7 +214,7 @@ def _ended_in_conductor(seen: view.HostSnapshot,
 # -- guests -----------------------------------------------------------------
 
 
-def _guests(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _guests(seen: HostSnapshot) -> Iterator[drift.Drift]:
     """Yield devices of guests that are not assigned to their instances."""
     ours = _managed_functions(seen)
     own_mdevs = {
@@ -157,7 +236,7 @@ def _guests(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
                 conductor=ours.get(name, 'the mdev has no assignment'))
 
 
-def _lacking(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _lacking(seen: HostSnapshot) -> Iterator[drift.Drift]:
     """Yield assigned devices that guests run without.
 
     During a resize on its host, a guest has the devices of one role alone.
@@ -185,10 +264,8 @@ def _lacking(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
                 libvirt='the domain of the instance does not have it')
 
 
-def _managed_functions(seen: view.HostSnapshot) -> dict[str, str]:
+def _managed_functions(seen: HostSnapshot) -> dict[str, str]:
     """Return who has each function of a managed GPU, by address."""
-    companions = {function.address: function.companions
-                  for function in seen.hardware.functions}
     found = {}
     for device in seen.devices:
         if device.kind != device_rules.DeviceKind.PCI or not device.variant:
@@ -196,24 +273,22 @@ def _managed_functions(seen: view.HostSnapshot) -> dict[str, str]:
         text = (f'device {device.address} is assigned to '
                 f'{device.used_by or "nobody"}')
         for address in (device.address,
-                        *companions.get(device.address, ())):
+                        *seen.companions.get(device.address, ())):
             found[address] = text
     return found
 
 
-def _covered_names(seen: view.HostSnapshot, instance_uuid: str) -> set[str]:
+def _covered_names(seen: HostSnapshot, instance_uuid: str) -> set[str]:
     """Return the names under which a guest has its assigned devices.
 
     The address of an mdev is that of its GPU, which the guest must not have.
     """
-    companions = {function.address: function.companions
-                  for function in seen.hardware.functions}
     return {
         name for assignment in (*seen.listed, *seen.book.assigned)
         if assignment.instance_uuid == instance_uuid
         for name in ((assignment.uuid,) if _is_mdev_row(assignment) else (
             assignment.uuid, assignment.address,
-            *companions.get(assignment.address, ())))}
+            *seen.companions.get(assignment.address, ())))}
 
 
 def _is_mdev_row(assignment: claim.Assignment) -> bool:
@@ -224,14 +299,12 @@ def _is_mdev_row(assignment: claim.Assignment) -> bool:
 # -- hardware ---------------------------------------------------------------
 
 
-def _assigned_devices(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _assigned_devices(seen: HostSnapshot) -> Iterator[drift.Drift]:
     """Yield assigned devices that are not there, or not ready."""
-    functions = {function.id: function
-                 for function in seen.hardware.functions}
     for assignment in _settled(seen):
         if assignment.state != _State.ASSIGNED:
             continue
-        function = functions.get(pci.function_id_of(assignment.stable_id))
+        function = seen.functions.get(pci.function_id_of(assignment.stable_id))
         if function is None:
             yield drift.of(
                 'assigned_device_missing', seen.host, assignment.uuid,
@@ -263,7 +336,7 @@ def _not_ready(assignment: claim.Assignment, function: pci.PCIFunction,
             f'{function.address} has no mdev {assignment.uuid}')
 
 
-def _not_prepared(seen: view.HostSnapshot,
+def _not_prepared(seen: HostSnapshot,
                   assignment: claim.Assignment) -> str | None:
     """Return why a device is not prepared again; None: it is."""
     use = seen.instances.get(assignment.instance_uuid)
@@ -279,7 +352,7 @@ def _not_prepared(seen: view.HostSnapshot,
     return None
 
 
-def _unassigned_vgpus(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _unassigned_vgpus(seen: HostSnapshot) -> Iterator[drift.Drift]:
     """Yield vGPUs on GPUs of variants that no assignment explains."""
     known = {assignment.uuid
              for assignment in (*seen.listed, *seen.book.assigned)}
@@ -306,7 +379,7 @@ def _unassigned_vgpus(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
                 conductor='it is not assigned')
 
 
-def _explained_functions(seen: view.HostSnapshot) -> set[str]:
+def _explained_functions(seen: HostSnapshot) -> set[str]:
     """Return functions whose vGPU may be that of a claim or a cleaning."""
     return {
         pci.function_id_of(device.stable_id) for device in seen.devices
@@ -314,12 +387,10 @@ def _explained_functions(seen: view.HostSnapshot) -> set[str]:
         or (device.used_by is not None and device.used_by in seen.building)}
 
 
-def _devices(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
+def _devices(seen: HostSnapshot) -> Iterator[drift.Drift]:
     """Yield what is wrong with devices that nobody has."""
-    functions: Mapping[str, pci.PCIFunction] = {
-        function.id: function for function in seen.hardware.functions}
     for device in seen.devices:
-        function = functions.get(device.stable_id)
+        function = seen.functions.get(device.stable_id)
         if (function is not None and function.driver is None
                 and device.state == device_rules.QUARANTINED):
             yield drift.of(
@@ -334,15 +405,13 @@ def _devices(seen: view.HostSnapshot) -> Iterator[drift.Drift]:
                 'free_device_on_vfio', seen.host, device.uuid,
                 conductor=f'{device.address} is available',
                 sysfs=f'it is bound to {function.driver}')
-    yield from _designated(seen, {
-        device.address: device for device in seen.devices},
-        {address for function in seen.hardware.functions
-         for address in function.companions})
+    yield from _designated(seen)
 
 
-def _designated(seen: view.HostSnapshot,
-                devices: Mapping[str, admin.DeviceInfo],
-                companions: Collection[str]) -> Iterator[drift.Drift]:
+def _designated(seen: HostSnapshot) -> Iterator[drift.Drift]:
+    """Yield GPUs that are kept for guests, and that no variant has."""
+    devices = {device.address: device for device in seen.devices}
+    companions = set(itertools.chain(*seen.companions.values()))
     for function in seen.hardware.functions:
         device = devices.get(function.address)
         if (function.address in seen.hardware.designated

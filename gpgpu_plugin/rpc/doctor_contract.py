@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.doctor import cloud
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import contract
@@ -29,7 +29,7 @@ class Doctor:
     @caller.operators()
     def examine_database(self, ctxt: _Context, host: str | None = None,
                          limit: int = pages.ALL, marker: str | None = None,
-                         ) -> tuple[view.HostRecord, ...]:
+                         ) -> tuple[cloud.HostRecord, ...]:
         """Return a page of hosts, each with its drifts in the database.
 
         :param host: only this one
@@ -39,7 +39,7 @@ class Doctor:
         """
 
     @caller.operators()
-    def examine_cloud(self, ctxt: _Context) -> view.CloudRecord:
+    def examine_cloud(self, ctxt: _Context) -> cloud.CloudRecord:
         """Return what is known that belongs to no host."""
 
     # A copy that another conductor executes has hosts compare once more.

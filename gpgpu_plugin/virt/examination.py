@@ -16,7 +16,6 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import orphans
@@ -34,7 +33,7 @@ class Examiner:
 
     def __init__(self, tracker: resource_tracker.ResourceTracker,
                  domain_of: Callable[[str], liveness.Domain],
-                 domains: Callable[[], tuple[view.Guest, ...] | None],
+                 domains: Callable[[], tuple[host_drifts.Guest, ...] | None],
                  ) -> None:
         self._tracker = tracker
         self._domain_of = domain_of
@@ -48,19 +47,26 @@ class Examiner:
         return self._behind() or host_drifts.compare(self._view())
 
     def _behind(self) -> tuple[drift.Drift, ...]:
+        """Return the drift of a database that was restored from a backup.
+
+        Nothing else can be compared then.
+        """
         tracker = self._tracker
         # The host may learn of a newer generation meanwhile.
-        known = tracker.assignments.generation()
-        return host_drifts.behind(
-            tracker.host, known, tracker.api.host_inventory(
-                gpgpu_context.admin(), tracker.host).generation)
+        book = tracker.assignments.generation()
+        conductor = tracker.api.host_inventory(
+            gpgpu_context.admin(), tracker.host).generation
+        return () if book <= conductor else (drift.of(
+            'database_behind_book', tracker.host, tracker.host,
+            book=f'generation {book}',
+            conductor=f'generation {conductor}'),)
 
-    def _view(self) -> view.HostSnapshot:
+    def _view(self) -> host_drifts.HostSnapshot:
         tracker = self._tracker
         # Before and after: what begins or ends meanwhile is left out.
         building = set(tracker.builds.current())
         changes = tracker.assignments.changes()
-        book = view.Book(
+        book = host_drifts.Book(
             assigned=tuple(tracker.assignments.all()),
             pending=tuple(tracker.assignments.pending()))
         listed = tracker.session.call(tracker.api.host_assignments, [])
@@ -71,16 +77,16 @@ class Examiner:
         instances = self._instances((*listed, *book.assigned))
         building |= tracker.builds.current()
         building |= tracker.assignments.changed_since(changes)
-        return view.HostSnapshot(
+        return host_drifts.HostSnapshot(
             host=tracker.host, listed=listed, devices=devices, book=book,
             building=frozenset(building), guests=guests, instances=instances,
-            hardware=view.Hardware(
+            hardware=host_drifts.Hardware(
                 functions=hardware.scan.functions,
                 vgpus=hardware.scan.vgpu_capabilities,
                 designated=hardware.designated))
 
     def _instances(self, assignments: Collection[claim_obj.Assignment],
-                   ) -> Mapping[str, view.InstanceUse]:
+                   ) -> Mapping[str, host_drifts.InstanceUse]:
         by_instance: dict[str, dict[str, claim_obj.Assignment]] = {}
         for assignment in assignments:
             by_instance.setdefault(assignment.instance_uuid, {}).setdefault(
@@ -89,12 +95,12 @@ class Examiner:
                 for uuid, its in by_instance.items()}
 
     def _use(self, uuid: str, its: Sequence[claim_obj.Assignment],
-             ) -> view.InstanceUse:
+             ) -> host_drifts.InstanceUse:
         """Return what the comparison with Nova would decide, and why."""
         host = self._tracker.host
         domain, location = self._domain_of(uuid), orphans.location_of(uuid)
         unused = liveness.unused(its, location, host, domain)
-        return view.InstanceUse(
+        return host_drifts.InstanceUse(
             unused=unused, is_deleted=location is None,
             is_active=domain.is_active,
             may_run_with_unused=liveness.may_run_with(unused, its, domain),

@@ -21,7 +21,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.doctor import view
+from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
@@ -52,7 +52,7 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
                 for assignment in self.gpu_tracker.assignments.all()}),
             *super()._gpu_owner_records(node_uuid))
 
-    def _gpu_domains(self) -> tuple[view.Guest, ...] | None:
+    def _gpu_domains(self) -> tuple[host_drifts.Guest, ...] | None:
         return libvirt_domains.guests(self._host)
 
     def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:

@@ -19,7 +19,7 @@ from nova import objects
 
 from gpgpu_plugin import vfio
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.doctor import view
+from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.virt import scrub_guest
@@ -87,13 +87,13 @@ class OtherDomains:
             and (is_managed or not self._is_instance(domain.uuid))}
 
 
-def guests(host: nova_types.LibvirtHost) -> tuple[view.Guest, ...]:
+def guests(host: nova_types.LibvirtHost) -> tuple[host_drifts.Guest, ...]:
     """Return all domains with host devices, but those of cleanings.
 
     :raises Exception: libvirt does not answer
     """
     found = (
-        view.Guest(
+        host_drifts.Guest(
             uuid=domain.uuid, name=domain.name,
             functions=tuple(address for address, _ in _hostdevs(xml)),
             mdevs=tuple(_mdevs(xml)))

@@ -29,7 +29,7 @@ from gpgpu_plugin.compute import unexpected
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
+from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
@@ -168,7 +168,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         """Return what boots guests for cleanings; None: nothing can."""
         return None
 
-    def _gpu_domains(self) -> tuple[view.Guest, ...] | None:
+    def _gpu_domains(self) -> tuple[host_drifts.Guest, ...] | None:
         """Return domains with devices; None: the hypervisor lists none."""
         return None
 

@@ -34,8 +34,8 @@ ELSEWHERE = {
     'db/caller_key.py': 'conductor/test_caller_keys.py and cmd/test_key.py '
                         'call all of it',
     'db/sighting.py': 'conductor/test_sightings.py calls all of it',
-    'cmd/cloud.py': 'cmd/test_doctor_cloud.py and cmd/test_why_not.py call '
-                    'all of it',
+    'cmd/cloud.py': 'cmd/test_doctor.py and cmd/test_why_not.py call all of '
+                    'it',
     'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
                          'all of it',
     'cmd/what_if_servers.py': 'cmd/test_what_if.py calls all of it',
@@ -45,14 +45,12 @@ ELSEWHERE = {
     'cmd/why_not_rank.py': 'cmd/test_why_not.py calls all of it',
     'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
-    'db/examination.py': 'conductor/test_examination.py calls all of it',
     'domain/weighing/policies.py': 'constants; scheduler_weights/'
                                    'test_ranking.py goes by them',
     'db/column.py': 'constants; db/test_schema.py checks the columns',
     'db/tables.py': 'db/test_schema.py checks the tables',
     'db/migrations/env.py': _MIGRATION,
     'db/migrations/versions/v0001_initial.py': _MIGRATION,
-    'doctor/view.py': 'values, which the other tests of doctor make',
     'host/guest.py': 'a contract and values; host/cleaning/'
                      'test_scrub_guest.py and virt/test_scrub_guest.py '
                      'use all of it',

@@ -185,10 +185,11 @@ def _check_class(session: orm.Session, row: variant_db.VariantRow,
     if vgpu_type == naming.PASSTHROUGH:
         return
     wanted = naming.resource_class(row.value.name, vgpu_type)
+    listed = vgpu_type_db.by_variant(session, only_listed=True)
     owners = {
         naming.resource_class(name, other): f'type {other} of {name}'
         # What is being enabled on all hosts may not be listed on one yet.
-        for name, other in (*vgpu_type_db.listed(session), *(
+        for name, other in (*listed, *(
             (variant.value.name, name) for variant in variant_db.all(session)
             for name in variant.enabled_types))
         if other != naming.PASSTHROUGH

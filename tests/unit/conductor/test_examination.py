@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import examination
+from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import caller_key as caller_key_db
@@ -82,14 +83,26 @@ class RepairTest(ExaminationCase):
                              {(one.name, one.host) for one in found})
             self.assertIn("'bad'", found[0].says['database'])
 
+    def test_host_that_must_report_after_a_restore_is_not_compared(self):
+        self.sql(sa.update(tables.TYPES).values(remaining_capacity=99))
+        sessions.mark_restored(self.db)
+        [found] = self.drifts()
+        self.assertEqual(('host_not_reported', 'h1', None),
+                         (found.name, found.subject, found.repair))
+
+    def test_claim_that_waits_for_its_guest_is_no_drift(self):
+        self.claim(1, 'i2')
+        self.assertEqual([], self.drifts())
+
     def test_wrong_capacity_is_computed(self):
         self.sql(sa.update(tables.TYPES).values(remaining_capacity=99))
         self.check_repaired('capacity_wrong')
 
     def test_assigned_device_in_another_state_is_assigned_again(self):
-        for state in ('dirty', 'cleaning'):
+        for state in ('available', 'dirty', 'cleaning'):
             self.set_state(self.assignment.device_uuid, state)
-            [found] = self.drifts()
+            found = {one.name: one for one in self.drifts()}[
+                'assignment_without_state']
             self.assertTrue(self.repair(found))
             self.assertEqual(
                 'assigned', self.state(self.assignment.device_uuid))
@@ -186,6 +199,12 @@ class CloudTest(ExaminationCase):
     def test_classes_are_those_of_all_types(self):
         self.assertEqual(('CUSTOM_GPU_H100',), examination.cloud(
             self.db).resource_classes)
+        self.sql(sa.update(tables.VARIANTS).values(
+            resource_class='CUSTOM_OWN'))
+        self.sql(sa.update(tables.TYPES).values(vgpu_type='H100-4C'))
+        self.assertEqual(
+            ('CUSTOM_OWN', 'CUSTOM_VGPU_H100_H100_4C'),
+            examination.cloud(self.db).resource_classes)
 
 
 class PageTest(ExaminationCase):

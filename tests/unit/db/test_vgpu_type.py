@@ -9,11 +9,12 @@ from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from tests.unit.db import base
 
 
-class ListedTest(base.DatabaseTestCase):
+class ByVariantTest(base.DatabaseTestCase):
 
-    def listed(self):
+    def listed(self, *, only_listed=True):
         with self.db.reader() as session:
-            return sorted(vgpu_type_db.listed(session))
+            return sorted(vgpu_type_db.by_variant(
+                session, only_listed=only_listed))
 
     def test_without_groups_no_type_is_listed(self):
         self.add(base.variant('T4'))
@@ -34,6 +35,8 @@ class ListedTest(base.DatabaseTestCase):
                  base.group(hosts[1], first, A=True, B=False),
                  base.group(hosts[1], second, B=True))
         self.assertEqual([('T4', 'A'), ('T4-B', 'B')], self.listed())
+        self.assertEqual([('T4', 'A'), ('T4', 'B'), ('T4-B', 'B')],
+                         self.listed(only_listed=False))
 
 
 class OfVariantTest(base.DatabaseTestCase):

@@ -7,7 +7,6 @@ from oslotest import base
 
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
@@ -28,14 +27,14 @@ DEVICE = admin.DeviceInfo(
     used_by='i1')
 ASSIGNED = make.assignment(
     uuid='a1', stable_id=GPU, address=ADDRESS, state='assigned')
-USED = view.InstanceUse(
+USED = host.InstanceUse(
     unused=frozenset(), is_deleted=False, is_active=False,
     may_run_with_unused=False, text='it is here')
-SEEN = view.HostSnapshot(
+SEEN = host.HostSnapshot(
     host='h1', listed=(ASSIGNED,), devices=(DEVICE,),
-    book=view.Book(assigned=(ASSIGNED,)), instances={'i1': USED},
-    hardware=view.Hardware(functions=(FUNCTION,)),
-    guests=(view.Guest(uuid='i1', name='instance-1', functions=(
+    book=host.Book(assigned=(ASSIGNED,)), instances={'i1': USED},
+    hardware=host.Hardware(functions=(FUNCTION,)),
+    guests=(host.Guest(uuid='i1', name='instance-1', functions=(
         ADDRESS, '0000:3b:00.1')),))
 
 
@@ -56,7 +55,7 @@ class HostCase(base.BaseTestCase):
                 for one in host.compare(dataclasses.replace(seen, **changes))]
 
     def hardware(self, **changes):
-        return view.Hardware(functions=(
+        return host.Hardware(functions=(
             dataclasses.replace(FUNCTION, **changes),))
 
 
@@ -94,7 +93,7 @@ class AssignmentTest(HostCase):
 
     def test_instance_that_is_being_built_has_no_drift(self):
         self.assertEqual([], self.found(
-            building=frozenset({'i1'}), book=view.Book(), guests=None,
+            building=frozenset({'i1'}), book=host.Book(), guests=None,
             hardware=self.hardware(driver=None),
             instances=use(unused=frozenset({'a1'}))))
 
@@ -114,43 +113,37 @@ class BookTest(HostCase):
     def test_assignment_that_the_book_lacks_is_compared(self):
         self.assertEqual(
             [('book_assignment_lacking', 'a1', drift.Repair.COMPARE)],
-            self.found(book=view.Book()))
+            self.found(book=host.Book()))
 
     def test_pending_release_is_sent(self):
         self.assertEqual(
             [('release_pending', 'a9', drift.Repair.COMPARE)],
-            self.found(book=view.Book(assigned=(ASSIGNED,),
+            self.found(book=host.Book(assigned=(ASSIGNED,),
                                       pending=('a9',))))
 
     def test_pending_release_explains_what_the_book_lacks(self):
         self.assertEqual(['release_pending'], [
             name for name, *_ in self.found(
-                book=view.Book(pending=('a1',)),
+                book=host.Book(pending=('a1',)),
                 instances=use(unused=frozenset({'a1'})))])
-
-    def test_database_behind_the_book_is_found_alone(self):
-        [found] = host.behind('h1', 9, 8)
-        self.assertEqual(('database_behind_book', drift.Repair.COMPARE),
-                         (found.name, found.repair))
-        self.assertEqual((), host.behind('h1', 8, 8))
 
 
 class GuestTest(HostCase):
 
     def test_device_of_another_guest_is_never_taken(self):
-        guest = view.Guest(uuid='i2', name='other', functions=(ADDRESS,))
+        guest = host.Guest(uuid='i2', name='other', functions=(ADDRESS,))
         self.assertEqual(
             [('guest_device_unassigned', f'i2 {ADDRESS}', None)],
             self.found(guests=(*SEEN.guests, guest)))
 
     def test_device_that_is_unmanaged_is_another_owners(self):
         self.assertEqual([], self.found(
-            listed=(), book=view.Book(),
+            listed=(), book=host.Book(),
             devices=(dataclasses.replace(DEVICE, variant=None),)))
 
     def test_mdev_without_assignment_in_a_guest_is_found(self):
         seen = mdev_host('a1', 'a2')
-        guest = view.Guest(uuid='i2', name='other', mdevs=('a2',))
+        guest = host.Guest(uuid='i2', name='other', mdevs=('a2',))
         self.assertEqual(
             [('guest_device_unassigned', 'i2 a2', None),
              ('mdev_unassigned', 'a2', None)],
@@ -176,12 +169,12 @@ class GuestTest(HostCase):
                  'building': frozenset({'i1'})},
                 # One of the two until the resize is confirmed.
                 {'instances': active, 'listed': (ASSIGNED, other),
-                 'book': view.Book(assigned=(ASSIGNED, other))}):
+                 'book': host.Book(assigned=(ASSIGNED, other))}):
             self.assertNotIn('guest_device_missing', [
                 name for name, *_ in self.found(**changes)], changes)
 
     def test_whole_gpu_of_an_mdev_is_another_device(self):
-        guest = view.Guest(uuid='i1', name='instance-1', mdevs=('a1',),
+        guest = host.Guest(uuid='i1', name='instance-1', mdevs=('a1',),
                            functions=(ADDRESS,))
         self.assertEqual(
             [('guest_device_unassigned', f'i1 {ADDRESS}', None)],
@@ -192,7 +185,7 @@ class PassthroughTest(HostCase):
 
     def test_device_that_is_gone_is_left(self):
         self.assertEqual([('assigned_device_missing', 'a1', None)],
-                         self.found(hardware=view.Hardware()))
+                         self.found(hardware=host.Hardware()))
 
     def test_device_of_the_hosts_driver_is_prepared(self):
         for driver in ('nvidia', None):
@@ -208,7 +201,7 @@ class PassthroughTest(HostCase):
                 [('assigned_device_not_on_vfio', 'a1', None)],
                 self.found(hardware=driver, instances=instances))
         self.assertIn(('assigned_device_not_on_vfio', 'a1', None), self.found(
-            hardware=driver, book=view.Book()))
+            hardware=driver, book=host.Book()))
 
     def test_claim_that_is_not_prepared_yet_is_no_drift(self):
         self.assertEqual([], self.found(
@@ -223,10 +216,10 @@ def mdev_host(*existing):
     row = dataclasses.replace(
         DEVICE, uuid='d2', stable_id=assigned.stable_id, kind='mdev')
     return dataclasses.replace(
-        SEEN, listed=(assigned,), book=view.Book(assigned=(assigned,)),
+        SEEN, listed=(assigned,), book=host.Book(assigned=(assigned,)),
         devices=(dataclasses.replace(
             DEVICE, state='available', used_by=None), row),
-        hardware=view.Hardware(
+        hardware=host.Hardware(
             functions=(dataclasses.replace(FUNCTION, driver='nvidia'),),
             vgpus={GPU: vgpus('mdev', *existing)}), guests=None)
 
@@ -267,10 +260,10 @@ class VFTest(HostCase):
             DEVICE, uuid='d2', stable_id=VF, address=VF_ADDRESS,
             state='available', used_by=None)
         self.seen = dataclasses.replace(
-            SEEN, listed=(), book=view.Book(), guests=None,
+            SEEN, listed=(), book=host.Book(), guests=None,
             devices=(dataclasses.replace(
                 DEVICE, state='available', used_by=None), self.device),
-            hardware=view.Hardware(
+            hardware=host.Hardware(
                 functions=(self.pf, self.vf),
                 vgpus={VF: vgpus('vf', '1155')}))
 
@@ -283,12 +276,12 @@ class VFTest(HostCase):
             ASSIGNED, stable_id=VF, address=VF_ADDRESS, vgpu_type='L40S-4Q')
         self.assertEqual([], self.found(
             self.seen, listed=(assigned,),
-            book=view.Book(assigned=(assigned,))))
+            book=host.Book(assigned=(assigned,))))
         self.assertEqual([], self.found(self.seen, devices=(
             dataclasses.replace(self.device, state='dirty'),)))
 
     def test_vf_without_a_type_is_no_drift(self):
-        self.assertEqual([], self.found(self.seen, hardware=view.Hardware(
+        self.assertEqual([], self.found(self.seen, hardware=host.Hardware(
             functions=(self.pf, self.vf), vgpus={VF: vgpus('vf')})))
 
 
@@ -301,13 +294,13 @@ class DeviceTest(HostCase):
                 (None, [('quarantined_device_unbound', 'd1', None)]),
                 ('vfio-pci', [])):
             self.assertEqual(expected, self.found(
-                listed=(), book=view.Book(), guests=None, devices=(device,),
+                listed=(), book=host.Book(), guests=None, devices=(device,),
                 hardware=self.hardware(driver=driver)))
 
     def test_free_device_that_somebody_bound_is_left(self):
         free = (dataclasses.replace(
             DEVICE, state='available', used_by=None),)
-        nobody = {'listed': (), 'book': view.Book(), 'guests': ()}
+        nobody = {'listed': (), 'book': host.Book(), 'guests': ()}
         self.assertEqual(
             [('free_device_on_vfio', 'd1', None)],
             self.found(devices=free, **nobody))
@@ -329,5 +322,5 @@ class DeviceTest(HostCase):
         for devices in ((unmanaged,), ()):
             self.assertEqual(
                 [('designated_device_unmanaged', ADDRESS, None)],
-                self.found(listed=(), book=view.Book(), guests=None,
+                self.found(listed=(), book=host.Book(), guests=None,
                            devices=devices, hardware=hardware))

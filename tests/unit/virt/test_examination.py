@@ -5,7 +5,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
+from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.virt import examination
 from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import orphans
@@ -60,7 +60,7 @@ class ExaminerTest(base.DriverTestCase):
             self.assertEqual([], self.found())
 
     def test_guests_of_the_hypervisor_are_compared(self):
-        self.guests = (view.Guest(uuid='i2', name='other', functions=(
+        self.guests = (host_drifts.Guest(uuid='i2', name='other', functions=(
             self.assignment.address,)),)
         # The guest that it is assigned to lacks it.
         self.assertEqual([('guest_device_unassigned', None),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drifts in Placement: resource providers compared with the conductor."""
+"""Drifts between the conductor's records and what Placement and Nova say."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -10,15 +11,112 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.domain import coverage
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.objects import inventory
 
-FindServer = Callable[[str], view.Server | None]
+# -- what each authority says -----------------------------------------------
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AssignedRow:
+    """An active assignment of the database.
+
+    :ivar provider_uuid: of the device's group; None: it is in none
+    :ivar allocated: whether the conductor believes that an allocation in
+        Placement covers it
+    """
+
+    uuid: str
+    instance_uuid: str
+    address: str
+    provider_uuid: str | None
+    resource_class: str
+    allocated: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostRecord:
+    """What the conductor answers about one host.
+
+    :ivar drifts: those in the database itself
+    """
+
+    host: str
+    node_uuid: str
+    groups: tuple[inventory.GroupInventory, ...]
+    assignments: tuple[AssignedRow, ...]
+    drifts: tuple[drift.Drift, ...]
+
+    @property
+    def marker(self) -> str:
+        """Marker of the records after this one."""
+        return self.host
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CloudRecord:
+    """What the conductor answers about what belongs to no host.
+
+    :ivar resource_classes: of all variants and their types
+    """
+
+    resource_classes: tuple[str, ...]
+    drifts: tuple[drift.Drift, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """Inventory of one resource class."""
+
+    total: int
+    reserved: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A resource provider in Placement.
+
+    :ivar root: UUID of the provider of its compute node
+    :ivar inventories: by resource class
+    :ivar allocations: units by consumer UUID and resource class
+    """
+
+    uuid: str
+    name: str
+    root: str = ''
+    inventories: Mapping[str, Inventory] = dataclasses.field(
+        default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    allocations: Mapping[str, Mapping[str, int]] = dataclasses.field(
+        default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server:
+    """An instance, by Nova's REST API.
+
+    :ivar task: what Nova is doing with it
+    """
+
+    host: str | None
+    task: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flavor:
+    """A flavor, and the resource classes that it requests."""
+
+    name: str
+    resource_classes: tuple[str, ...]
+
+
+# -- Placement --------------------------------------------------------------
+
+FindServer = Callable[[str], Server | None]
 """Function that returns an instance by UUID; None: Nova does not have it."""
 
 
-def compare(record: view.HostRecord, providers: Mapping[str, view.Provider],
+def compare(record: HostRecord, providers: Mapping[str, Provider],
             find_server: FindServer) -> Iterator[drift.Drift]:
     """Yield the drifts of a host's groups.
 
@@ -51,8 +149,8 @@ def compare(record: view.HostRecord, providers: Mapping[str, view.Provider],
 
 
 def _inventories(host: str, group: inventory.GroupInventory,
-                 provider: view.Provider) -> Iterator[drift.Drift]:
-    wanted = {offer.resource_class: view.Inventory(
+                 provider: Provider) -> Iterator[drift.Drift]:
+    wanted = {offer.resource_class: Inventory(
         total=offer.total, reserved=offer.reserved) for offer in group.types}
     for resource_class in sorted(wanted.keys() | provider.inventories.keys()):
         ours = wanted.get(resource_class)
@@ -67,16 +165,16 @@ def _inventories(host: str, group: inventory.GroupInventory,
             placement=_units(theirs))
 
 
-def _offered(found: view.Inventory | None) -> int:
-    return 0 if found is None else found.offered
+def _offered(found: Inventory | None) -> int:
+    return 0 if found is None else found.total - found.reserved
 
 
-def _units(found: view.Inventory | None) -> str:
+def _units(found: Inventory | None) -> str:
     return ('none' if found is None
             else f'{found.total}, reserved {found.reserved}')
 
 
-def _allocations(record: view.HostRecord, provider: view.Provider,
+def _allocations(record: HostRecord, provider: Provider,
                  find_server: FindServer) -> Iterator[drift.Drift]:
     assigned = [row for row in record.assignments
                 if row.provider_uuid == provider.uuid]
@@ -102,7 +200,7 @@ def _allocations(record: view.HostRecord, provider: view.Provider,
             f'the instance is on {server.host or "no host"}')
 
 
-def unknown_providers(ours: Iterable[view.Provider],
+def unknown_providers(ours: Iterable[Provider],
                       nodes: Collection[str]) -> Iterator[drift.Drift]:
     """Yield providers with the plugin's traits below nodes of no host.
 
@@ -125,3 +223,37 @@ def unknown_providers(ours: Iterable[view.Provider],
             placement=f'{provider.name} has allocations of '
                       f'{consumers or "nobody"}',
             conductor=f'no host has node {provider.root}')
+
+
+# -- Nova -------------------------------------------------------------------
+
+
+def services(hosts: Iterable[str],
+             computes: Collection[str]) -> Iterator[drift.Drift]:
+    """Yield hosts of which Nova has no nova-compute.
+
+    :param hosts: those of the conductor
+    :param computes: hosts of Nova's nova-compute services
+    """
+    for host in hosts:
+        if host not in computes:
+            yield drift.of(
+                'host_without_service', host, host,
+                conductor='it has the host',
+                nova='it has no nova-compute there')
+
+
+def flavors(found: Iterable[Flavor],
+            resource_classes: Collection[str]) -> Iterator[drift.Drift]:
+    """Yield flavors that request a class of the plugin that does not exist.
+
+    :param resource_classes: of all variants and their types
+    """
+    for flavor in found:
+        for name in flavor.resource_classes:
+            if (naming.is_reserved_class(name)
+                    and name not in resource_classes):
+                yield drift.of(
+                    'flavor_of_unknown_class', None,
+                    f'{flavor.name} {name}', nova=f'it requests {name}',
+                    conductor='no variant has this class')

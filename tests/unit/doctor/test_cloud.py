@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of drifts in Placement."""
+"""Tests of drifts in Placement and Nova."""
 
 import dataclasses
 
 from oslotest import base
 
+from gpgpu_plugin.doctor import cloud
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.doctor import placement
-from gpgpu_plugin.doctor import view
 from gpgpu_plugin.objects import inventory
-from tests.unit.doctor import test_database
 
 GPU = 'CUSTOM_GPU_T4'
 GROUP = inventory.GroupInventory(
@@ -17,12 +15,15 @@ GROUP = inventory.GroupInventory(
     traits=('CUSTOM_GPU', 'CUSTOM_GPU_T4', 'OWNER_NOVA'),
     types=(inventory.TypeInventory(
         resource_class=GPU, total=4, reserved=1, max_unit=4),))
-RECORD = view.HostRecord(
+ASSIGNED = cloud.AssignedRow(
+    uuid='a1', instance_uuid='i1', address='0000:01:00.0',
+    provider_uuid='p1', resource_class=GPU, allocated=True)
+RECORD = cloud.HostRecord(
     host='h1', node_uuid='n1', groups=(GROUP,), drifts=(),
-    assignments=(test_database.ASSIGNED,))
-PROVIDER = view.Provider(
+    assignments=(ASSIGNED,))
+PROVIDER = cloud.Provider(
     uuid='p1', name='h1_gpu_T4', root='n1',
-    inventories={GPU: view.Inventory(total=4, reserved=1)},
+    inventories={GPU: cloud.Inventory(total=4, reserved=1)},
     traits=frozenset(GROUP.traits),
     allocations={'i1': {GPU: 1}})
 
@@ -36,18 +37,18 @@ class CompareTest(base.BaseTestCase):
     def found(self, record=RECORD, **changes):
         provider = dataclasses.replace(PROVIDER, **changes)
         return [(one.name, one.subject, one.repair)
-                for one in placement.compare(
+                for one in cloud.compare(
                     record, {'p1': provider}, self.servers.get)]
 
     def inventory(self, total, reserved):
         return self.found(inventories={
-            GPU: view.Inventory(total=total, reserved=reserved)})
+            GPU: cloud.Inventory(total=total, reserved=reserved)})
 
     def test_provider_that_agrees_has_no_drift(self):
         self.assertEqual([], self.found())
 
     def test_missing_provider_is_offered_again(self):
-        [found] = placement.compare(RECORD, {}, self.servers.get)
+        [found] = cloud.compare(RECORD, {}, self.servers.get)
         self.assertEqual(('provider_missing', drift.Repair.OFFER),
                          (found.name, found.repair))
 
@@ -66,12 +67,12 @@ class CompareTest(base.BaseTestCase):
         self.assertEqual(
             ['inventory_larger'], [name for name, *_ in self.found(
                 inventories={**PROVIDER.inventories, 'CUSTOM_GPU_OLD':
-                             view.Inventory(total=1, reserved=0)})])
+                             cloud.Inventory(total=1, reserved=0)})])
 
     def test_class_that_stays_reserved_is_no_drift(self):
         self.assertEqual([], self.found(inventories={
             **PROVIDER.inventories,
-            'CUSTOM_GPU_OLD': view.Inventory(total=2, reserved=2)}))
+            'CUSTOM_GPU_OLD': cloud.Inventory(total=2, reserved=2)}))
 
     def test_missing_trait_is_set_again(self):
         self.assertEqual(
@@ -89,7 +90,7 @@ class CompareTest(base.BaseTestCase):
             self.found(allocations={}))
 
     def test_assignment_known_to_have_no_allocation_is_no_drift(self):
-        row = dataclasses.replace(test_database.ASSIGNED, allocated=False)
+        row = dataclasses.replace(ASSIGNED, allocated=False)
         self.assertEqual([], self.found(dataclasses.replace(
             RECORD, assignments=(row,)), allocations={}))
 
@@ -101,12 +102,11 @@ class CompareTest(base.BaseTestCase):
         allocations = {'i1': {GPU: 1}, 'i2': {GPU: 1}}
         expected = [(name, f'i2 {GPU}', None)]
         self.assertEqual(expected, self.found(allocations=allocations))
-        self.servers['i2'] = view.Server(uuid='i2', host='h1', task=None)
+        self.servers['i2'] = cloud.Server(host='h1', task=None)
         self.assertEqual(expected, self.found(allocations=allocations))
 
     def test_allocation_of_an_instance_that_is_being_built_is_no_drift(self):
-        self.servers['i2'] = view.Server(
-            uuid='i2', host=None, task='spawning')
+        self.servers['i2'] = cloud.Server(host=None, task='spawning')
         self.assertEqual([], self.found(
             allocations={'i1': {GPU: 1}, 'i2': {GPU: 1}}))
 
@@ -116,16 +116,35 @@ class UnknownProvidersTest(base.BaseTestCase):
     def test_provider_below_a_node_of_no_host_is_deleted(self):
         empty = dataclasses.replace(
             PROVIDER, uuid='p9', root='n9', allocations={})
-        [found] = placement.unknown_providers([PROVIDER, empty], ['n1'])
+        [found] = cloud.unknown_providers([PROVIDER, empty], ['n1'])
         self.assertEqual(
             ('provider_of_unknown_host', 'p9', drift.Repair.PROVIDER),
             (found.name, found.subject, found.repair))
 
     def test_provider_of_a_group_that_its_host_had_is_no_drift(self):
-        self.assertEqual([], list(placement.unknown_providers(
+        self.assertEqual([], list(cloud.unknown_providers(
             [dataclasses.replace(PROVIDER, uuid='p9')], ['n1'])))
 
     def test_provider_with_allocations_is_left(self):
-        [found] = placement.unknown_providers([PROVIDER], [])
+        [found] = cloud.unknown_providers([PROVIDER], [])
         self.assertIsNone(found.repair)
         self.assertIn('i1', found.says['placement'])
+
+
+class NovaTest(base.BaseTestCase):
+
+    def test_host_without_a_service_is_found(self):
+        [found] = cloud.services(['h1', 'h2'], {'h1', 'other'})
+        self.assertEqual(('host_without_service', 'h2', None),
+                         (found.name, found.host, found.repair))
+
+    def test_flavor_of_a_class_that_no_variant_has_is_found(self):
+        flavors = [
+            cloud.Flavor(name='good', resource_classes=(
+                'CUSTOM_GPU_T4', 'VCPU', 'CUSTOM_FPGA')),
+            cloud.Flavor(name='bad', resource_classes=(
+                'CUSTOM_VGPU_T4_T4_9Q',))]
+        [found] = cloud.flavors(flavors, {'CUSTOM_GPU_T4'})
+        self.assertEqual(('flavor_of_unknown_class',
+                          'bad CUSTOM_VGPU_T4_T4_9Q'),
+                         (found.name, found.subject))
