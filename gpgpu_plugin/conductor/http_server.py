@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP servers of the conductor.
+"""HTTP server of the conductor, and addresses that HTTP servers listen on.
 
-They have threads of their own, so that they answer while all threads that
-serve RPC hang. They have few of them, and end each connection after some
-seconds, so that strangers who connect cost the conductor nothing. They have no
-TLS: that is left to a proxy.
+It has threads of its own, so that it answers while all threads that serve RPC
+hang. It has few of them, and ends each connection after some seconds, so that
+strangers who connect cost the conductor nothing. It has no TLS: that is left
+to a proxy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ClientAddress = typing.Any
 """Address and port, and what else its family has."""
 
 LONGEST = 20.0
-"""Seconds that a connection may take. Prometheus waits for 10 by default."""
+"""Seconds that a connection may take. Nova waits for 5."""
 
 SILENCE = 5.0
 """Seconds for which a client may send and accept nothing."""
@@ -97,32 +97,25 @@ def check_local(address: Address, option: str) -> None:
 
 
 class Handler(http_server.BaseHTTPRequestHandler):
-    """Handler of one connection, which is one request of HTTP/1.0.
-
-    :cvar purpose: what the server is for, in the log
-    """
+    """Handler of one connection, which is one request of HTTP/1.0."""
 
     timeout = SILENCE
-    purpose = 'Requests'
 
     def version_string(self) -> str:
         """Return the name of the program, and not the version of Python."""
         return 'gpgpu-conductor'
 
-    def send(self, body: bytes, content_type: str,
-             encoding: str | None = None) -> None:
+    def send(self, body: bytes, content_type: str) -> None:
         """Send an answer with status 200."""
         self.send_response(200)
         self.send_header('Content-Type', content_type)
-        if encoding is not None:
-            self.send_header('Content-Encoding', encoding)
         self.send_header('Content-Length', str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log at DEBUG, since somebody calls every few seconds."""
-        LOG.debug('%s for %s: %s', self.purpose, self.client_address[0],
+        """Log at DEBUG, since somebody may call every few seconds."""
+        LOG.debug('Request of %s: %s', self.client_address[0],
                   ascii(format % args))
 
 
@@ -194,16 +187,14 @@ def _end(request: socket.socket) -> None:
 class Listener:
     """An HTTP server in threads of its own.
 
-    :param name: of its thread
     :param option: that has the address, for messages
     :param handler: answers requests, several at once
     :param connections: connections at once; more are closed without an answer
     """
 
-    def __init__(self, address: Address, name: str, option: str,
+    def __init__(self, address: Address, option: str,
                  handler: type[Handler], connections: int) -> None:
         self._address = address
-        self._name = name
         self._option = option
         self._handler = handler
         self._connections = connections
@@ -225,7 +216,7 @@ class Listener:
                 ) from exc
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(STOP_DELAY,),
-            name=self._name, daemon=True)
+            name='gpgpu-http-server', daemon=True)
         self._thread.start()
         return dataclasses.replace(
             self._address, port=self._server.server_address[1])

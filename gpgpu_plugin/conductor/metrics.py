@@ -21,7 +21,6 @@ from collections.abc import Mapping
 
 import prometheus_client
 from prometheus_client import metrics_core
-from prometheus_client import registry as prometheus_registry
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
@@ -77,6 +76,8 @@ class Counters:
 
     def __init__(self, registry: prometheus_client.CollectorRegistry,
                  methods: Collection[str]) -> None:
+        # Series that nobody asked for: when each of the others began.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._methods = frozenset(methods)
         self._calls = prometheus_client.Counter(
             'gpgpu_rpc_calls', 'Calls that this conductor has handled.',
@@ -305,27 +306,3 @@ class Gauges:
             for host in hosts:
                 family.add_metric((host.name,), host.heard_at)
             yield family
-
-
-class _WithoutCreated:
-    """Families without the times at which their series began.
-
-    The library adds a series for each counter and histogram, which nobody
-    asked for and which only a global switch would turn off.
-    """
-
-    def __init__(self, registry: prometheus_registry.Collector) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[_Family]:
-        for family in self._registry.collect():
-            if family.type in ('counter', 'histogram'):
-                family.samples = [
-                    sample for sample in family.samples
-                    if not sample.name.endswith('_created')]
-            yield family
-
-
-def text(registry: prometheus_registry.Collector) -> bytes:
-    """Return all metrics in the text format of Prometheus."""
-    return prometheus_client.generate_latest(_WithoutCreated(registry))

@@ -129,7 +129,6 @@ class _Handler(http_server.Handler):
     :cvar ask: returns the answer
     """
 
-    purpose = 'Vendordata'
     authorization: bytes
     ask: Ask
 
@@ -244,8 +243,7 @@ class Vendordata:
             'authorization': self._authorization,
             'ask': staticmethod(self._answers.ask)})
         self._listener = http_server.Listener(
-            self._address, 'gpgpu-vendordata-server', OPTION, handler,
-            CONNECTIONS)
+            self._address, OPTION, handler, CONNECTIONS)
         address = self._listener.start()
         LOG.info('Dynamic vendordata for Nova is served at http://%s/',
                  address)
