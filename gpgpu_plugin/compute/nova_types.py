@@ -2,8 +2,9 @@
 """The parts of Nova's objects that the plugin uses.
 
 Nova carries no type information. Each protocol names the members that this
-package touches, as Nova 34 has them; ``tests/unit/compute/test_nova_types.py``
-compares all of them with Nova's own classes.
+package touches, as all supported versions of Nova have them;
+``tests/unit/compute/test_nova_types.py`` compares all of them with the classes
+of the installed Nova.
 """
 
 from __future__ import annotations

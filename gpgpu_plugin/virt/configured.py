@@ -14,7 +14,8 @@ from gpgpu_plugin import exception
 
 LOG = logging.getLogger(__name__)
 
-SUPPORTED_NOVA = 34
+SUPPORTED_NOVA = {33: '2026.1', 34: '2026.2'}
+"""Releases of OpenStack, by the major version of their Nova."""
 
 
 def check_nova_version(found: str) -> None:
@@ -22,11 +23,13 @@ def check_nova_version(found: str) -> None:
 
     :raises ConfigInvalid: the message names both versions
     """
-    if found.partition('.')[0] != str(SUPPORTED_NOVA):
+    if found.partition('.')[0] not in map(str, SUPPORTED_NOVA):
+        supported = ' and '.join(
+            f'{major} ({name})' for major, name in SUPPORTED_NOVA.items())
         raise exception.ConfigInvalid(
             option='compute_driver',
             reason=f'this version of gpgpu_plugin works with Nova '
-                   f'{SUPPORTED_NOVA} (2026.2), and this is Nova {found}')
+                   f'{supported}, and this is Nova {found}')
 
 
 @contextlib.contextmanager

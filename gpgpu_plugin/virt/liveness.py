@@ -198,8 +198,8 @@ def _destroyed(location: Location, host: str) -> Location | None:
     """Return where an instance is whose guest Nova has destroyed on a host.
 
     Nova also destroys guests to reboot, rebuild or move them. What it does
-    follows from the instance, not from the method's name (Nova 34,
-    nova/compute/manager.py).
+    follows from the instance, not from the method's name
+    (nova/compute/manager.py).
     """
     if location.is_destroyed_for_good:
         return None

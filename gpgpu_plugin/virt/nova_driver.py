@@ -16,8 +16,8 @@ from gpgpu_plugin.compute import nova_types
 
 
 class DeclaredDriver:
-    """The methods of ``nova.virt.driver.ComputeDriver`` of Nova 34 that the
-    mixins extend or call."""
+    """The methods of ``nova.virt.driver.ComputeDriver`` that the mixins extend
+    or call."""
 
     virtapi: nova_types.VirtAPI
 

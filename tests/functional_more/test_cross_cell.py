@@ -107,7 +107,7 @@ class CrossCellTest(cloud.GpuCloud):
         self.assertEqual({('gpu1', 'instance', 2)}, self.assigned())
         self.assertEqual([self.server['id']],
                          self.driver('gpu1').list_instance_uuids())
-        # Nova 34 fails while it resets the task, whatever the reason was.
+        # Nova fails while it resets the task, whatever the reason was.
         self.act('os-resetState', {'state': 'active'}, 'ACTIVE', 'gpu1')
         self.delete(self.server)
         self.wait_states('gpu1', 'L40S', available=4)

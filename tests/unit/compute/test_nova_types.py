@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the protocols of Nova's objects match Nova 34."""
+"""Tests that the protocols of Nova's objects match the installed Nova."""
 
 import inspect
 import re
@@ -84,8 +84,9 @@ def mismatch(declared, real):
     if list(declared) != list(real)[:len(declared)]:
         return f'{list(declared)} are not the first of {list(real)}'
     for name, parameter in declared.items():
-        if (parameter.kind, parameter.default) != (
-                real[name].kind, real[name].default):
+        # What is passed by keyword fits either kind.
+        if parameter.default != real[name].default or parameter.kind not in (
+                real[name].kind, inspect.Parameter.KEYWORD_ONLY):
             return f'{parameter} is {real[name]}'
     required = [name for name in list(real)[len(declared):]
                 if real[name].default is inspect.Parameter.empty]
@@ -149,7 +150,8 @@ class NovaTypesTest(base.BaseTestCase):
             tree.has_inventory_changed('u', {'VGPU': dict(record)}))
 
     def test_wrong_signatures_are_found(self):
-        client = report.SchedulerReportClient
+        def real(self, context, rp_uuid, *, name=None):
+            """Stand for a method of Nova."""
 
         def renamed(self, context, uuid):
             """Differ: Nova calls the parameter rp_uuid."""
@@ -159,9 +161,16 @@ class NovaTypesTest(base.BaseTestCase):
 
         def positional(self, context, rp_uuid, name=None):
             """Differ: Nova takes name by keyword alone."""
-        self.assertIsNotNone(mismatch(
-            renamed, client.get_allocations_for_resource_provider))
-        self.assertIsNotNone(mismatch(
-            shorter, client.get_allocations_for_resource_provider))
-        self.assertIsNotNone(mismatch(
-            positional, client.get_provider_tree_and_ensure_root))
+
+        def defaulted(self, context, rp_uuid, *, name=''):
+            """Differ: Nova's name is None if it is not passed."""
+        for declared in (renamed, shorter, positional, defaulted):
+            self.assertIsNotNone(mismatch(declared, real))
+
+    def test_keyword_fits_what_nova_takes_by_position_too(self):
+        def declared(self, context, *, name=None):
+            """Pass the name by keyword, as the plugin does."""
+
+        def real(self, context, name=None):
+            """Take the name either way, as Nova 33 does."""
+        self.assertIsNone(mismatch(declared, real))

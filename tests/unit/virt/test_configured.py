@@ -39,17 +39,19 @@ class ConfiguredTest(base.BaseTestCase):
             self.assertIn(text, line)
 
     def test_other_nova_is_refused_by_name(self):
-        configured.check_nova_version('34.0.1')
-        for found in ('33.0.0', '35.0.0', '3.4', '340.0', ''):
+        for found in ('33.0.0', '34.0.1'):
+            configured.check_nova_version(found)
+        for found in ('32.1.0', '35.0.0', '3.4', '340.0', ''):
             exc = self.assertRaises(
                 exception.ConfigInvalid, configured.check_nova_version, found)
             self.assertIn(found, str(exc))
-            self.assertIn('34', str(exc))
+            self.assertIn('33 (2026.1) and 34 (2026.2)', str(exc))
 
     def test_driver_is_not_made_for_another_nova(self):
         self.useFixture(fixtures.MockPatch(
-            'importlib.metadata.version', return_value='33.1.0'))
-        self.ended('works with Nova 34 (2026.2), and this is Nova 33.1.0')
+            'importlib.metadata.version', return_value='32.1.0'))
+        self.ended('works with Nova 33 (2026.1) and 34 (2026.2), '
+                   'and this is Nova 32.1.0')
 
     def test_wrong_value_is_named(self):
         # Nova takes a ValueError for a driver of another type.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the mixins declare the virt driver of Nova 34."""
+"""Tests that the mixins declare the virt driver of Nova."""
 
 import inspect
 

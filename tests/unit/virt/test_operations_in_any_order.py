@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Property test of one instance that moves, is reset and fails, in any order.
 
-The machine plays Nova 34 and libvirt on three hosts: it also confirms or
+The machine plays Nova and libvirt on three hosts: it also confirms or
 reverts whichever finished migration comes first. It applies what the rules of
 ``liveness`` end, and knows with which device each guest really runs.
 """
