@@ -301,8 +301,7 @@ class OperatorCalls(endpoint.Endpoint):
                       question: what_if_obj.DrainQuestion,
                       ) -> what_if_obj.DrainAnswer:
         return what_if.drain(
-            self._db, question, silent_after=self._silent_after,
-            seconds=self._conf.gpgpu.rpc_timeout / 3)
+            self._db, question, silent_after=self._silent_after)
 
     def examine_database(self, ctxt: _Context, *, host: str | None,
                          limit: int, marker: str | None,

@@ -7,9 +7,9 @@ Nothing is claimed, written or locked. The rules are those of
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import time
-from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -17,19 +17,22 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import ledger
-from gpgpu_plugin.conductor import what_if_hosts
-from gpgpu_plugin.conductor import what_if_reasons
+from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
-from gpgpu_plugin.domain.what_if import plan as plan_mod
+from gpgpu_plugin.domain import what_if
 from gpgpu_plugin.domain.why_not import host as host_mod
 from gpgpu_plugin.objects import what_if as objects
 from gpgpu_plugin.rpc import why_not_contract
 
+_AT_ONCE = why_not_contract.HOSTS_AT_ONCE
+_Hosts = dict[str, host_mod.Host]
 _Type = tuple[str, str, str]
 
 
@@ -42,70 +45,53 @@ def leaving(db: api.Database,
         seconds = ledger.seconds_of_last(session, {
             assignment.device.uuid for found in loaded.values()
             for assignment in found.assignments})
-        return tuple(
-            _leaving(row.name, instance, assignments, seconds)
-            for row in rows for instance, assignments in _by_instance(
-                loaded[row.id].assignments).items())
-
-
-def _by_instance(assignments: Iterable[assignment_db.AssignmentRow],
-                 ) -> dict[str, list[assignment_db.AssignmentRow]]:
-    found: dict[str, list[assignment_db.AssignmentRow]] = {}
-    for assignment in assignments:
-        found.setdefault(assignment.instance_uuid, []).append(assignment)
-    return found
-
-
-def _leaving(host: str, instance: str,
-             assignments: Sequence[assignment_db.AssignmentRow],
-             seconds: Mapping[str, float]) -> objects.Leaving:
-    resources: dict[str, int] = {}
-    for assignment in assignments:
-        name = assignment.resource_class
-        resources[name] = resources.get(name, 0) + 1
-    return objects.Leaving(
-        instance_uuid=instance, host=host, resources=resources,
+    found: dict[tuple[str, str], list[assignment_db.AssignmentRow]] = {}
+    for row in rows:
+        for assignment in loaded[row.id].assignments:
+            found.setdefault((row.name, assignment.instance_uuid), []).append(
+                assignment)
+    return tuple(objects.Leaving(
+        instance_uuid=instance, host=host,
+        resources=dict(collections.Counter(
+            assignment.resource_class for assignment in assignments)),
         exact=any(assignment.exact for assignment in assignments),
         cleaning_seconds=max(
             (seconds[assignment.device.uuid] for assignment in assignments
              if assignment.device.uuid in seconds), default=None))
+        for (host, instance), assignments in found.items())
 
 
 def drain(db: api.Database, question: objects.DrainQuestion, *,
-          silent_after: float | None = None, seconds: float = 10.0,
-          clock: Callable[[], float] = time.monotonic,
-          ) -> objects.DrainAnswer:
+          silent_after: float | None = None) -> objects.DrainAnswer:
     """Return where instances would go (Conductor.what_if_drain).
 
     :param silent_after: see conductor.host_states
-    :param seconds: after which nothing is searched any more; hosts have half
-        of them, and the plan a quarter
     """
     _check(question)
-    began_at = clock()
-
-    def has_time(share: float = 1.0) -> bool:
-        return clock() < began_at + share * seconds
+    names = list(question.leaving)
     with db.reader() as session:
-        hosts = what_if_hosts.Hosts(session, question, silent_after)
-        kinds = [hosts.kind(session, kind, len(question.leaving),
-                            lambda: has_time(0.5))
-                 for kind in question.kinds]
-    examined = {name: hosts.values[name]
-                for kind in kinds for name in kind.options}
-    found = plan_mod.Planner(examined, question.free, kinds).plan(
-        list(question.leaving.values()), lambda: has_time(0.75))
-    with db.reader() as session:
-        left_over = {question.leaving[name] for name, target in _targets(
-            question, found).items() if target is None}
-        reasons = {number: what_if_reasons.of(
-            session, hosts, kinds[number], found, has_time)
-            for number in sorted(left_over)}
-        return objects.DrainAnswer(
-            moves=_moves(question, found, reasons),
-            capacities=_capacities(session, hosts, found),
-            orders=found.orders, examined=len(hosts.values),
-            cut=hosts.cut)
+        closed: Collection[str] = (
+            frozenset() if silent_after is None else host_db.closed(
+                session, clock.epoch(session) - silent_after).keys())
+        drained = _load(session, {}, [
+            host_db.get(session, name)
+            for name in dict.fromkeys(question.hosts)])
+        hosts = dict(drained)
+        kinds = [_kind(session, kind, len(names), hosts, {
+            *question.hosts, *closed, *kind.closed})
+            for kind in question.kinds]
+        before = vgpu_type_db.remaining(session, {
+            group.variant.name for host in hosts.values()
+            for group in host.groups}, closed)
+    plan = what_if.plan(
+        hosts, question.free, kinds, list(question.leaving.values()))
+    return objects.DrainAnswer(
+        moves=tuple(objects.Move(
+            instance_uuid=names[number],
+            target=None if node is None else hosts[node].name)
+            for number, node in plan.targets.items()),
+        capacities=_capacities(before, _lost(
+            hosts, drained.keys(), closed, plan)), examined=len(hosts))
 
 
 def _check(question: objects.DrainQuestion) -> None:
@@ -114,62 +100,79 @@ def _check(question: objects.DrainQuestion) -> None:
     :raises Invalid: its numbers are too large, or make no sense
     """
     most = why_not_contract.LEAVING_AT_ONCE
-    if len(question.leaving) > most:
-        raise exception.Invalid(
-            field='instances', value=len(question.leaving),
-            expected=f'at most {most}; name fewer hosts')
-    if len(question.kinds) > most:
-        raise exception.Invalid(
-            field='kinds', value=len(question.kinds),
-            expected=f'at most {most}')
-    most = why_not_contract.OPTIONS_AT_ONCE
-    for kind in question.kinds:
-        if len(kind.options) > most:
+    for field, count, limit in (
+            ('instances', len(question.leaving), most),
+            ('kinds', len(question.kinds), most),
+            ('candidates', sum(len(kind.options) for kind in question.kinds),
+             why_not_contract.OPTIONS_AT_ONCE),
+            *(('kind', number, len(question.kinds) - 1)
+              for number in question.leaving.values())):
+        if not 0 <= count <= limit:
             raise exception.Invalid(
-                field='candidates', value=len(kind.options),
-                expected=f'at most {most}')
-    for number in question.leaving.values():
-        if not 0 <= number < len(question.kinds):
-            raise exception.Invalid(
-                field='kind', value=number,
-                expected=f'a number below {len(question.kinds)}')
+                field=field, value=count,
+                expected=f'at most {limit}; name fewer hosts')
 
 
-def _targets(question: objects.DrainQuestion,
-             plan: plan_mod.Plan) -> dict[str, str | None]:
-    """Return the target of each instance, in the order of the plan."""
-    names = list(question.leaving)
-    return {names[one]: plan.targets.get(one) for one in plan.order}
+def _load(session: orm.Session, known: Mapping[str, host_mod.Host],
+          rows: Iterable[host_db.HostRow]) -> _Hosts:
+    """Return hosts that are not known yet, by the UUID of their node."""
+    new = [row for row in rows if row.node_uuid not in known]
+    found = host_rows.load(session, new)
+    return {row.node_uuid: why_not.host_value(
+        row.name, capacity.LoadedHost.of(found[row.id]), None) for row in new}
 
 
-def _moves(question: objects.DrainQuestion, plan: plan_mod.Plan,
-           reasons: Mapping[int, objects.Move],
-           ) -> tuple[objects.Move, ...]:
-    return tuple(
-        objects.Move(instance_uuid=name, target=target)
-        if target is not None
-        else dataclasses.replace(
-            reasons[question.leaving[name]], instance_uuid=name)
-        for name, target in _targets(question, plan).items())
+def _kind(session: orm.Session, asked: what_if.Kind, needed: int,
+          hosts: _Hosts, closed: Collection[str]) -> what_if.Kind:
+    """Return a kind with options on as many hosts as can matter.
+
+    If as many hosts can take one as there are instances, one of the hosts is
+    left, whatever the other instances take: further ones would not help.
+
+    :param needed: number of instances that leave
+    :param hosts: those that were loaded; others are added
+    :param closed: names of hosts that take none
+    """
+    request = why_not.own_demands(session, asked.request)
+    nodes = list(asked.options)
+    taking: dict[str, tuple[what_if.Amounts, ...]] = {}
+    for first in range(0, len(nodes), _AT_ONCE):
+        if len(taking) >= needed:
+            break
+        some = nodes[first:first + _AT_ONCE]
+        rows = {node: row for node, row in host_db.by_node_uuids(
+            session, some).items() if row.name not in closed}
+        hosts |= _load(session, hosts, rows.values())
+        taking |= {node: asked.options[node] for node in some
+                   if node in rows and what_if.after_claim(
+                       hosts[node], request, asked.guest_nodes) is not None}
+    return dataclasses.replace(asked, request=request, options=taking)
 
 
 # -- capacity ---------------------------------------------------------------
 
-def _capacities(session: orm.Session, hosts: what_if_hosts.Hosts,
-                plan: plan_mod.Plan) -> tuple[objects.Capacity, ...]:
-    """Return what is left of the variants that hosts or plan concern."""
-    lost: dict[_Type, int] = {}
-    drained = [hosts.values[name] for name in hosts.drained]
-    for host in drained:
-        for key, count in _available(host).items():
-            lost[key] = lost.get(key, 0) + (
-                0 if host.name in hosts.closed else count)
-    for name in sorted(set(plan.targets.values())):
-        after = _available(plan.hosts[name])
-        for key, count in _available(hosts.values[name]).items():
-            lost[key] = lost.get(key, 0) + count - after[key]
-    before = vgpu_type_db.remaining(
-        session, {variant for variant, _, _ in lost}, hosts.closed)
+def _lost(hosts: Mapping[str, host_mod.Host], drained: Collection[str],
+          closed: Collection[str], plan: what_if.Plan) -> Mapping[_Type, int]:
+    """Return how many units a plan takes from those that all hosts have.
+
+    :param drained: nodes of hosts that have none then
+    :param closed: names of hosts whose units do not count
+    """
+    lost: collections.Counter[_Type] = collections.Counter()
+    for node in {*drained, *filter(None, plan.targets.values())}:
+        left = ({} if node in drained and hosts[node].name not in closed
+                else _available(plan.hosts[node]))
+        for key, count in _available(hosts[node]).items():
+            lost[key] += count - left.get(key, 0)
+    return lost
+
+
+def _capacities(before: Mapping[tuple[str, str], int],
+                lost: Mapping[_Type, int]) -> tuple[objects.Capacity, ...]:
+    """Return what is left of the types of which something is lost.
+
+    :param before: units of all hosts, by variant and type
+    """
     return tuple(
         objects.Capacity(
             variant=variant, vgpu_type=vgpu_type, resource_class=name,

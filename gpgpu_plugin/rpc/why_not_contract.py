@@ -25,8 +25,9 @@ LEAVING_AT_ONCE = 256
 """Number of instances that one plan has at most."""
 
 OPTIONS_AT_ONCE = 1000
-"""Number of candidates of each kind that one plan has at most, as many as
-nova-scheduler asks for ([scheduler] max_placement_results)."""
+"""Number of candidates that one plan has at most, those of all kinds together.
+1,000 hosts that all refuse take 5 s; the default ``[gpgpu] rpc_timeout`` is
+10."""
 
 
 class WhyNot:
@@ -73,9 +74,8 @@ class WhyNot:
                       ) -> what_if_obj.DrainAnswer:
         """Return where instances would go if hosts were drained.
 
-        Nothing is claimed, drained or locked. As many hosts are examined as
-        can matter. The search ends after a third of ``[gpgpu] rpc_timeout``;
-        the answer says how many orders it has tried.
+        Nothing is claimed, drained or locked. One order is tried, the largest
+        instance first; as many hosts are examined as can matter.
 
         :raises Invalid: there are too many instances or candidates, or one
             requests no GPU

@@ -23,6 +23,7 @@ from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import schema
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.domain import what_if
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
@@ -165,10 +166,9 @@ class ForgeryTest(base.ConductorTestCase):
             values['known'] = []
         elif method == 'what_if_drain':
             values['question'] = what_if_obj.DrainQuestion(
-                hosts=('h1',), kinds=(what_if_obj.Kind(
+                hosts=('h1',), kinds=(what_if.Kind(
                     request=self.request(2).request,
-                    options=(what_if_obj.Option(
-                        node_uuid=NODE2, allocations=({},)),)),),
+                    options={NODE2: ({},)}),),
                 leaving={'i1': 0})
         elif method == 'why_not':
             values['request'] = self.request(1).request

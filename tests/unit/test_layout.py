@@ -38,10 +38,6 @@ ELSEWHERE = {
                     'it',
     'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
                          'all of it',
-    'cmd/what_if_servers.py': 'cmd/test_what_if.py calls all of it',
-    'conductor/what_if_hosts.py': 'conductor/test_what_if.py calls all of it',
-    'conductor/what_if_reasons.py': 'conductor/test_what_if.py calls all of '
-                                    'it',
     'cmd/why_not_rank.py': 'cmd/test_why_not.py calls all of it',
     'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',

@@ -141,11 +141,16 @@ def _states(group: group_mod.GroupCapacity) -> str:
 
 
 def _opened(host: Host) -> Host:
-    """Return the host as if nothing but its GPUs could refuse."""
+    """Return the host as if nothing but its GPUs could refuse.
+
+    A group that is open already keeps what was computed of it.
+    """
     return dataclasses.replace(host, groups=tuple(
         dataclasses.replace(group, draining=False, types=tuple(
             dataclasses.replace(offered, enabled=True)
             for offered in group.types))
+        if group.draining or not all(
+            offered.enabled for offered in group.types) else group
         for group in host.groups))
 
 

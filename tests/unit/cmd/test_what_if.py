@@ -3,6 +3,8 @@
 
 import json
 
+import fixtures
+
 from gpgpu_plugin.domain import naming
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_cloud
@@ -74,7 +76,7 @@ class WhatIfDrainTest(base.CommandTestCase):
         self.assertEqual(('H100/passthrough', 12, 4, GPU), (
             left['Name'], left['Before'], left['After'], left['Detail']))
         self.assertIn('1 of 1 instance can leave h1', self.remarks)
-        self.assertIn('there may be a better one', self.remarks)
+        self.assertNotIn('only this order was tried', self.remarks)
         self.assertIn('filters of Nova that were not examined: '
                       'ComputeCapabilitiesFilter', self.remarks)
 
@@ -104,36 +106,45 @@ class WhatIfDrainTest(base.CommandTestCase):
         self.assertEqual(0, done.code)
         self.assertIn(f'{GPU} 4', done.out)
 
-    def test_instance_that_fits_nowhere_has_reasons_and_a_change(self):
-        self.claim(4, OTHER)
+    def test_instance_that_fits_nowhere_comes_after_those_that_move(self):
+        self.claim(3, OTHER)
         self.claim_on_h2()
-        self.answers[f'/servers/{OTHER}'] = server(OTHER, 4)
+        self.answers[f'/servers/{OTHER}'] = server(OTHER, 3)
         self.assertEqual([
             ('instance', 'h2', None),
             ('instance', 'h1', 'fits_nowhere'),
-            ('reason', 'h2', 'not_enough_available'),
-            ('change', 'h2', 'move'),
             ('capacity', None, None)], self.rows())
         self.assertEqual(1, self.code)
         self.assertIn('1 of 2 instances can leave h1', self.remarks)
-        self.assertIn('4 of CUSTOM_GPU_H100 requested, 2 available',
-                      self.lines[2]['Detail'])
-        self.assertIn('move instance there to', self.lines[3]['Detail'])
+        self.assertIn('only this order was tried, the largest instances '
+                      'first; another one may fit more', self.remarks)
+        self.assertIn(f'"gpgpu-manage why-not --server {OTHER}"',
+                      self.lines[1]['Detail'])
 
     def claim_on_h2(self):
         case = conductor_base.ConductorTestCase
         conductor_base.claims.claim(self.conductor.db, case.request(
             self, 2, 'there', host='h2'), lease=600)
 
-    def test_what_placement_lacks_is_a_reason(self):
+    def test_what_placement_lacks_nobody_gets(self):
         self.claim(4, OTHER)
         self.answers[f'/servers/{OTHER}'] = server(OTHER, 4)
-        self.answers['/allocation_candidates'] = self.offered(4)
-        self.assertEqual(('reason', 'h2', 'placement_taken'), self.rows()[2])
-        self.answers['/allocation_candidates'] = self.offered(4, [NODE])
-        self.assertIn(('reason', 'h2', 'placement_no_candidate'),
-                      self.rows())
+        for offered, reasons in (
+                (self.offered(8), [None, None]),
+                (self.offered(4), [None, 'fits_nowhere']),
+                (self.offered(4, [NODE]), ['fits_nowhere'] * 2)):
+            self.answers['/allocation_candidates'] = offered
+            self.assertEqual(reasons, [
+                reason for what, _, reason in self.rows()
+                if what == 'instance'])
         self.assertEqual(1, self.code)
+
+    def test_candidates_that_were_not_examined_are_named(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.rpc.why_not_contract.OPTIONS_AT_ONCE', 1))
+        self.rows()
+        self.assertIn('Placement has more candidates than were examined',
+                      self.remarks)
 
     def test_hosts_that_are_down_or_drained_are_no_targets(self):
         self.services[1]['state'] = 'down'
@@ -149,7 +160,6 @@ class WhatIfDrainTest(base.CommandTestCase):
             'metadata': {naming.AGGREGATE_MARK: 'true',
                          'trait:CUSTOM_GPGPU_HOST': 'required'}}]}
         self.assertEqual([('instance', 'h1', 'fits_nowhere'),
-                          ('reason', 'h2', 'placement_no_candidate'),
                           ('capacity', None, None)], self.rows())
 
     def test_what_nova_can_do_follows_from_the_server(self):

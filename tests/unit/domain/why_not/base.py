@@ -13,8 +13,8 @@ HELD = 'held'
 WHOLE = 'CUSTOM_GPU_T4'
 
 
-def t4s(*states, users=None, state=host_state.HostState.UP, fields=None,
-        **group):
+def t4s(*states, name='h1', users=None, state=host_state.HostState.UP,
+        fields=None, **group):
     """Return a host with a T4 in each state, two on each NUMA node.
 
     :param states: each a State or HELD
@@ -28,7 +28,7 @@ def t4s(*states, users=None, state=host_state.HostState.UP, fields=None,
         **(fields or {}).get(number, {})})
         for number, of_gpu in enumerate(states)]
     return host_mod.Host(
-        name='h1', state=state, groups=(make.t4s(*gpus, **group),),
+        name=name, state=state, groups=(make.t4s(*gpus, **group),),
         users={gpu.id: (users or {}).get(number, f'i{number}')
                for number, gpu in enumerate(gpus)
                if gpu.state in device_rules.ASSIGNED_STATES})
