@@ -10,16 +10,10 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-import openstack
 from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import candidates
-from gpgpu_plugin.cmd import cloud
 from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import errors
-from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import why_not
 from gpgpu_plugin.cmd import why_not_cloud
 from gpgpu_plugin.domain import what_if
@@ -69,7 +63,7 @@ class Row:
     detail: str | None = None
 
 
-class WhatIfDrain(reach.Command, lister.Lister):
+class WhatIfDrain(why_not_cloud.Command, lister.Lister):
     """Show where the instances of hosts would go if these were drained.
 
     Nothing is changed. One order is tried, the largest instances first, and
@@ -95,20 +89,9 @@ class WhatIfDrain(reach.Command, lister.Lister):
         context = gpgpu_context.admin()
         hosts = list(dict.fromkeys(parsed_args.host))
         leaving = self.api.what_if_leaving(context, hosts)
-        connect = self.manage.connect or openstack.connect
-        source = why_not_cloud.Cloud(functools.partial(
-            connect, cloud=self.manage.options.os_cloud))
-        try:
-            servers = [_examine(source, one) for one in leaving]
-            question, is_cut = _question(source, hosts, servers)
-        except cloud.ERRORS as exc:
-            raise exception.Conflict(
-                kind='host', name=', '.join(hosts),
-                reason=f'Nova or Placement cannot be asked (clouds.yaml, '
-                       f'cloud {self.manage.options.os_cloud or "of OS_CLOUD"}'
-                       f'): {errors.first_line(exc)}; name the cloud of an '
-                       f'administrator with --os-cloud before the command',
-            ) from exc
+        with self.asking('host', ', '.join(hosts)):
+            servers = [_examine(self.source, one) for one in leaving]
+            question, is_cut = _question(self.source, hosts, servers)
         answer = self.api.what_if_drain(context, question)
         rows = list(_rows(servers, answer))
         self._remark(hosts, servers, rows, answer.examined)
@@ -222,7 +205,7 @@ def _question(source: why_not_cloud.Cloud, hosts: Sequence[str],
             if asked not in kinds:
                 kinds.append(asked)
             leaving[server.leaving.instance_uuid] = kinds.index(asked)
-    found = [candidates.read(source, asked.needs) for asked in kinds]
+    found = [source.candidates(asked.needs) for asked in kinds]
     most = why_not_contract.OPTIONS_AT_ONCE // max(1, len(kinds))
     built = tuple(_kind(source, asked, answer, most)
                   for asked, answer in zip(kinds, found, strict=True))
@@ -239,7 +222,7 @@ def _question(source: why_not_cloud.Cloud, hosts: Sequence[str],
 
 
 def _kind(source: why_not_cloud.Cloud, asked: why_not_cloud.Asked,
-          found: candidates.Candidates, most: int) -> what_if.Kind:
+          found: why_not_cloud.Candidates, most: int) -> what_if.Kind:
     nodes = list(found.of)[:most]
     return what_if.Kind(
         request=asked.request, guest_nodes=asked.guest_nodes,

@@ -8,16 +8,22 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import typing
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
+
+import openstack
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import cloud as cloud_mod
+from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import placement as placement_rules
+from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.why_not import host as host_mod
-from gpgpu_plugin.domain.why_not import placement as placement_rules
 from gpgpu_plugin.objects import scheduling as scheduling_obj
 
 SERVICE_DOWN = 'service_down'
@@ -27,6 +33,13 @@ PLACEMENT_REFUSES = 'placement_refuses'
 ISOLATED_AGGREGATE = 'isolated_aggregate'
 """Reasons that come from Nova's services and aggregates, and from Placement
 alone."""
+
+LIMIT = 5000
+"""Candidates in one answer. Further hosts are asked for one by one."""
+
+_CPUS = ('VCPU', 'PCPU')
+_RAM = ('MEMORY_MB',)
+Amounts = Mapping[str, int]
 
 _NUMBERED = 'hw:numa_nodes'
 _POLICY = 'hw:cpu_policy'
@@ -54,6 +67,40 @@ class Asked:
     vcpus: int
     ram: int
     remarks: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A host that Placement offers, with what Nova's HostState has of it.
+
+    Allocation ratios and reserved amounts are part of the totals.
+
+    :ivar uuid: UUID of the compute node
+    :ivar allocation_candidates: what would be allocated, by provider
+    """
+
+    uuid: str
+    allocation_candidates: Sequence[Mapping[str, typing.Any]]
+    vcpus_total: int
+    vcpus_used: int
+    total_usable_ram_mb: int
+    free_ram_mb: int
+    cpu_allocation_ratio: float = 1.0
+    ram_allocation_ratio: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Answer of Placement.
+
+    :ivar of: by the UUID of the compute node
+    :ivar complete: whether it has no others
+    :ivar free: free amounts by provider and resource class
+    """
+
+    of: Mapping[str, Candidate]
+    complete: bool
+    free: Mapping[str, Amounts]
 
 
 class Cloud(cloud_mod.Cloud):
@@ -122,11 +169,11 @@ class Cloud(cloud_mod.Cloud):
         try:
             return self.image(server['image']['id']), ()
         except cloud_mod.ERRORS as exc:
-            line = str(exc).partition('\n')[0]
-            return {}, (f'its image is not examined: {line}',)
+            return {}, (
+                f'its image is not examined: {errors.first_line(exc)}',)
 
     def nova_findings(self, needs: placement_rules.Needs,
-                      ) -> Mapping[str, tuple[host_mod.Finding, ...]]:
+                      ) -> Mapping[str, tuple[why_not.Finding, ...]]:
         """Return by host why Nova would not select it."""
         isolated = _isolated(
             self.nova('/os-aggregates')['aggregates'], needs)
@@ -135,14 +182,41 @@ class Cloud(cloud_mod.Cloud):
                               *isolated.get(service['host'], ()))
             for service in self.services()}
 
+    def candidates(self, needs: placement_rules.Needs,
+                   node: str | None = None) -> Candidates:
+        """Return the hosts that Placement offers, all in one question.
+
+        :param node: only this compute node
+        """
+        limit = LIMIT if node is None else 1
+        answer = self.placement('/allocation_candidates', {
+            **needs.query, 'limit': str(limit),
+            **({} if node is None else {'in_tree': node})})
+        summaries = answer['provider_summaries']
+        options = collections.defaultdict(list)
+        for option in answer['allocation_requests']:
+            roots = {summaries[provider]['root_provider_uuid']
+                     for provider in option['allocations']}
+            for root in roots:
+                options[root].append(option)
+        return Candidates(
+            of={root: _candidate(root, summaries[root]['resources'], found)
+                for root, found in options.items()},
+            complete=node is None and len(
+                answer['allocation_requests']) < limit,
+            free={provider: {
+                name: amount['capacity'] - amount['used']
+                for name, amount in summary['resources'].items()}
+                for provider, summary in summaries.items()})
+
     def placement_findings(self, node: str, needs: placement_rules.Needs,
-                           ) -> tuple[host_mod.Finding, ...]:
+                           ) -> tuple[why_not.Finding, ...]:
         """Return why Placement has no candidate on a host that it lacks.
 
         :param node: UUID of the compute node
         """
         return placement_rules.findings(self._tree(node), needs) or (
-            host_mod.Finding(
+            why_not.Finding(
                 reason=PLACEMENT_REFUSES,
                 detail='Placement has no candidate, and its inventories and '
                        'traits do not show why; see "openstack allocation '
@@ -170,6 +244,35 @@ class Cloud(cloud_mod.Cloud):
                             'min_unit', 'max_unit', 'step_size')})
                 for name, record in self.placement(
                     f'{path}/inventories')['inventories'].items()})
+
+
+class Command(reach.Command):
+    """Mixin of a command that also asks the cloud of --os-cloud."""
+
+    @functools.cached_property
+    def source(self) -> Cloud:
+        """Return the cloud, which is connected to at the first question."""
+        return Cloud(functools.partial(
+            self.manage.connect or openstack.connect,
+            cloud=self.manage.options.os_cloud))
+
+    @contextlib.contextmanager
+    def asking(self, kind: str, name: str) -> Iterator[None]:
+        """Ask for what a command cannot do without.
+
+        :param kind: of what the command is about
+        :raises Conflict: the cloud cannot be asked
+        """
+        try:
+            yield
+        except cloud_mod.ERRORS as exc:
+            raise exception.Conflict(
+                kind=kind, name=name,
+                reason=f'Nova or Placement cannot be asked (clouds.yaml, '
+                       f'cloud {self.manage.options.os_cloud or "of OS_CLOUD"}'
+                       f'): {errors.first_line(exc)}; name the cloud of an '
+                       f'administrator with --os-cloud before the command',
+            ) from exc
 
 
 def _kinds(flavors: Iterable[Mapping[str, cloud_mod.JSON]],
@@ -237,36 +340,48 @@ def _of_server(server: Mapping[str, cloud_mod.JSON]) -> str:
 
 
 def _of_service(service: Mapping[str, cloud_mod.JSON],
-                ) -> Iterator[host_mod.Finding]:
+                ) -> Iterator[why_not.Finding]:
     if service['status'] != 'enabled':
-        yield host_mod.Finding(
+        yield why_not.Finding(
             reason=SERVICE_DISABLED,
             detail=f'its nova-compute is disabled: '
                    f'{service.get("disabled_reason") or "no reason given"}')
     if service['state'] != 'up':
         forced = ', forced by an operator' if service.get(
             'forced_down') else ''
-        yield host_mod.Finding(
+        yield why_not.Finding(
             reason=SERVICE_DOWN, detail=f'its nova-compute is down{forced}')
 
 
 def _isolated(aggregates: Iterable[cloud_mod.JSON],
               needs: placement_rules.Needs,
-              ) -> Mapping[str, list[host_mod.Finding]]:
+              ) -> Mapping[str, list[why_not.Finding]]:
     """Return by host why an aggregate of the conductor is no candidate.
 
     Whether nova-scheduler excludes it, no API says: whoever has the conductor
     keep an aggregate wants it to.
     """
-    found: dict[str, list[host_mod.Finding]] = collections.defaultdict(list)
+    found: dict[str, list[why_not.Finding]] = collections.defaultdict(list)
     if naming.TRAIT_GPU_HOST in needs.required:
         return found
     for aggregate in aggregates:
         if aggregate['metadata'].get(naming.AGGREGATE_MARK) == 'true':
             for host in aggregate['hosts']:
-                found[host].append(host_mod.Finding(
+                found[host].append(why_not.Finding(
                     reason=ISOLATED_AGGREGATE,
                     detail=f'it is in aggregate {aggregate["name"]}, and the '
                            f'flavor lacks {naming.GPU_HOST_KEY}=required, '
                            f'which "gpgpu-manage flavor set" adds'))
     return found
+
+
+def _candidate(root: str, resources: Mapping[str, Amounts],
+               options: Sequence[Mapping[str, typing.Any]]) -> Candidate:
+    def total(names: Sequence[str], what: str) -> int:
+        return sum(resources[name][what] for name in names
+                   if name in resources)
+    ram = total(_RAM, 'capacity')
+    return Candidate(
+        uuid=root, allocation_candidates=options,
+        vcpus_total=total(_CPUS, 'capacity'), vcpus_used=total(_CPUS, 'used'),
+        total_usable_ram_mb=ram, free_ram_mb=ram - total(_RAM, 'used'))

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 
 from sqlalchemy import orm
 
@@ -40,19 +39,6 @@ class LoadedGroup:
     def of(cls, rows: group_db.GroupRows) -> LoadedGroup:
         """Return the group that some rows describe."""
         return cls(rows=rows, value=_group(rows))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoadedHost:
-    """The rows of a host, and its groups."""
-
-    rows: host_rows.HostRows
-    groups: Sequence[LoadedGroup]
-
-    @classmethod
-    def of(cls, rows: host_rows.HostRows) -> LoadedHost:
-        """Return the host that some rows describe."""
-        return cls(rows=rows, groups=groups(rows))
 
 
 def groups(rows: host_rows.HostRows) -> list[LoadedGroup]:

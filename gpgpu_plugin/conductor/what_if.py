@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.db import api
@@ -27,12 +26,12 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import what_if
-from gpgpu_plugin.domain.why_not import host as host_mod
+from gpgpu_plugin.domain import why_not as why_not_rules
 from gpgpu_plugin.objects import what_if as objects
 from gpgpu_plugin.rpc import why_not_contract
 
 _AT_ONCE = why_not_contract.HOSTS_AT_ONCE
-_Hosts = dict[str, host_mod.Host]
+_Hosts = dict[str, why_not_rules.Host]
 _Type = tuple[str, str, str]
 
 
@@ -113,13 +112,13 @@ def _check(question: objects.DrainQuestion) -> None:
                 expected=f'at most {limit}; name fewer hosts')
 
 
-def _load(session: orm.Session, known: Mapping[str, host_mod.Host],
+def _load(session: orm.Session, known: Mapping[str, why_not_rules.Host],
           rows: Iterable[host_db.HostRow]) -> _Hosts:
     """Return hosts that are not known yet, by the UUID of their node."""
     new = [row for row in rows if row.node_uuid not in known]
     found = host_rows.load(session, new)
     return {row.node_uuid: why_not.host_value(
-        row.name, capacity.LoadedHost.of(found[row.id]), None) for row in new}
+        row.name, found[row.id], None) for row in new}
 
 
 def _kind(session: orm.Session, asked: what_if.Kind, needed: int,
@@ -151,7 +150,7 @@ def _kind(session: orm.Session, asked: what_if.Kind, needed: int,
 
 # -- capacity ---------------------------------------------------------------
 
-def _lost(hosts: Mapping[str, host_mod.Host], drained: Collection[str],
+def _lost(hosts: Mapping[str, why_not_rules.Host], drained: Collection[str],
           closed: Collection[str], plan: what_if.Plan) -> Mapping[_Type, int]:
     """Return how many units a plan takes from those that all hosts have.
 
@@ -182,7 +181,7 @@ def _capacities(before: Mapping[tuple[str, str], int],
         if (variant, vgpu_type) in before)
 
 
-def _available(host: host_mod.Host) -> dict[_Type, int]:
+def _available(host: why_not_rules.Host) -> dict[_Type, int]:
     return {
         (group.variant.name, offered.vgpu_type,
          group.resource_class(offered.vgpu_type)): group.available(offered)

@@ -7,23 +7,18 @@ What is read of a host is what the claim would read; the rules are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import why_not as rules
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.why_not import change as change_mod
-from gpgpu_plugin.domain.why_not import host as host_mod
-from gpgpu_plugin.domain.why_not import smallest
 from gpgpu_plugin.objects import why_not as objects
 from gpgpu_plugin.rpc import why_not_contract
 
@@ -46,9 +41,13 @@ def page(db: api.Database, request: request_mod.Request,
                      limit, why_not_contract.HOSTS_AT_ONCE), marker))
         loaded = host_rows.load(session, hosts)
         states = host_states.HostStates(session, silent_after)
-        return tuple(_answer(
-            row, capacity.LoadedHost.of(loaded[row.id]), states.of(row.name),
-            ours, guest_nodes) for row in hosts)
+        values = [host_value(row.name, loaded[row.id], states.of(row.name))
+                  for row in hosts]
+    return tuple(objects.HostAnswer(
+        host=row.name, node_uuid=row.node_uuid,
+        findings=rules.findings(value, ours, guest_nodes),
+        advice=rules.advice(value, ours, guest_nodes))
+        for row, value in zip(hosts, values, strict=True))
 
 
 def own_demands(session: orm.Session,
@@ -68,44 +67,15 @@ def own_demands(session: orm.Session,
     return ours
 
 
-def _answer(row: host_db.HostRow, loaded: capacity.LoadedHost,
-            state: host_state.HostState | None,
-            request: request_mod.Request,
-            guest_nodes: int | None) -> objects.HostAnswer:
-    host = host_value(row.name, loaded, state)
-    found = host_mod.findings(host, request, guest_nodes)
-    devices = {device.stable_id: device for device in loaded.rows.devices}
-    return objects.HostAnswer(
-        host=row.name, node_uuid=row.node_uuid, findings=found,
-        proposals=tuple(
-            tuple(change_info(change, devices) for change in proposal)
-            for proposal in smallest.proposals(host, request, guest_nodes)
-        ) if found else ())
-
-
-def host_value(name: str, loaded: capacity.LoadedHost,
-               state: host_state.HostState | None) -> host_mod.Host:
+def host_value(name: str, rows: host_rows.HostRows,
+               state: host_state.HostState | None) -> rules.Host:
     """Return a host as ``domain.why_not`` takes it.
 
     :param state: None: not known
     """
-    return host_mod.Host(
+    return rules.Host(
         name=name, state=state or host_state.HostState.UP,
-        groups=tuple(group.value for group in loaded.groups
+        groups=tuple(group.value for group in capacity.groups(rows)
                      if group.value.devices),
         users={assignment.device.stable_id: assignment.instance_uuid
-               for assignment in loaded.rows.assignments})
-
-
-def change_info(change: change_mod.Change,
-                devices: Mapping[str, device_db.DeviceRow],
-                ) -> objects.ChangeInfo:
-    """Return a change as it crosses RPC.
-
-    :param devices: of its host, by stable id
-    """
-    device = devices.get(change.subject)
-    return objects.ChangeInfo(
-        kind=change.kind,
-        subject=device.uuid if device else change.subject,
-        address=device.address if device else None)
+               for assignment in rows.assignments})

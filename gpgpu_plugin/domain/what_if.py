@@ -20,12 +20,12 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_mod
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import unit_device
+from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import guest_nodes as guest_nodes_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.domain.allocation import whole_gpus
-from gpgpu_plugin.domain.why_not import host as host_mod
 
 Amounts = dict[str, dict[str, int]]
 """Amounts by the UUID of a provider and by resource class."""
@@ -63,14 +63,15 @@ class Plan:
     """
 
     targets: Mapping[int, str | None]
-    hosts: Mapping[str, host_mod.Host]
+    hosts: Mapping[str, why_not.Host]
 
 
-def plan(hosts: Mapping[str, host_mod.Host], free: Amounts,
+def plan(hosts: Mapping[str, why_not.Host], free: Amounts,
          kinds: Sequence[Kind], leaving: Sequence[int]) -> Plan:
     """Return where instances go.
 
-    :param hosts: all of the options, by the UUID of their node
+    :param hosts: all of the options, by the UUID of their node; they have the
+        groups that are requested
     :param free: what Placement can still allocate
     :param leaving: number of the kind of each instance
     """
@@ -94,17 +95,14 @@ def plan(hosts: Mapping[str, host_mod.Host], free: Amounts,
     return Plan(hosts=hosts, targets={**targets, **stay})
 
 
-def _gpus(kind: Kind, hosts: Mapping[str, host_mod.Host]) -> float:
+def _gpus(kind: Kind, hosts: Mapping[str, why_not.Host]) -> float:
     """Return how many GPUs a request takes; a vGPU is a part of one."""
-    gpus = 0.0
-    for node in itertools.islice(kind.options, 1):
-        for demand in kind.request.demands:
-            found = hosts[node].offered(demand.resource_class)
-            if found is not None:
-                group, offered = found
-                gpus += demand.count / max(
-                    [1, *group.max_instances(offered)])
-    return gpus
+    for node in kind.options:
+        asked = [(demand.count, *hosts[node].offered[demand.resource_class])
+                 for demand in kind.request.demands]
+        return sum(count / max([1, *group.max_instances(offered)])
+                   for count, group, offered in asked)
+    return 0.0
 
 
 def _flat(amounts: Amounts) -> _Free:
@@ -114,8 +112,8 @@ def _flat(amounts: Amounts) -> _Free:
 
 
 def _target(kind: Kind, options: dict[str, tuple[Amounts, ...]],
-            hosts: Mapping[str, host_mod.Host], free: _Free,
-            ) -> tuple[str, Amounts, host_mod.Host] | None:
+            hosts: Mapping[str, why_not.Host], free: _Free,
+            ) -> tuple[str, Amounts, why_not.Host] | None:
     """Return the fullest host that takes a kind, and itself after that.
 
     It comes with what Placement would allocate there. None: no host does.
@@ -136,8 +134,8 @@ def _target(kind: Kind, options: dict[str, tuple[Amounts, ...]],
     return None
 
 
-def after_claim(host: host_mod.Host, request: request_mod.Request,
-                guest_nodes: int | None = None) -> host_mod.Host | None:
+def after_claim(host: why_not.Host, request: request_mod.Request,
+                guest_nodes: int | None = None) -> why_not.Host | None:
     """Return a host after the claim of a request; None: it is refused.
 
     A guest with a NUMA topology gets GPUs as if all NUMA nodes of the host had
@@ -145,37 +143,30 @@ def after_claim(host: host_mod.Host, request: request_mod.Request,
 
     :param guest_nodes: as of ``findings``
     """
-    if host_mod.findings(host, request, guest_nodes):
+    if why_not.findings(host, request, guest_nodes):
         return None
     taken: dict[str, list[offer_mod.Selection]] = {}
     for resource_class, units in _selected(
             host, request, guest_nodes).items():
-        found = host.offered(resource_class)
-        assert found is not None
-        taken.setdefault(found[0].provider_uuid, []).extend(units)
+        group, _ = host.offered[resource_class]
+        taken.setdefault(group.provider_uuid, []).extend(units)
     return dataclasses.replace(host, groups=tuple(
         _group_after(group, taken.get(group.provider_uuid, ()))
         for group in host.groups))
 
 
-def _available(host: host_mod.Host, request: request_mod.Request) -> int:
+def _available(host: why_not.Host, request: request_mod.Request) -> int:
     """Return how many units of a request's classes a host has left."""
-    found = [host.offered(demand.resource_class)
+    asked = [host.offered[demand.resource_class]
              for demand in request.demands]
-    return sum(group.available(offered)
-               for group, offered in filter(None, found))
+    return sum(group.available(offered) for group, offered in asked)
 
 
-def _selected(host: host_mod.Host, request: request_mod.Request,
+def _selected(host: why_not.Host, request: request_mod.Request,
               guest_nodes: int | None) -> allocate.Selections:
-    offers: dict[str, offer_mod.TypeOffer] = {}
-    policies: dict[str, request_mod.AllocationPolicy] = {}
-    for demand in request.demands:
-        found = host.offered(demand.resource_class)
-        assert found is not None
-        group, offered = found
-        offers[demand.resource_class] = group.offer(offered)
-        policies[demand.resource_class] = group.allocation_policy
+    offers = host.offers(request)
+    policies = {name: host.offered[name][0].allocation_policy
+                for name in offers}
     selected = None
     if guest_nodes is not None:
         # The policy "socket" allows more nodes, but sockets are not known.
@@ -184,7 +175,7 @@ def _selected(host: host_mod.Host, request: request_mod.Request,
                 offers, request, policies, _choices(offers, guest_nodes))
     if selected is None:
         selected = allocate.allocate(
-            offers, host_mod.anywhere(request), policies)
+            offers, why_not.anywhere(request), policies)
     return dict(sorted(selected.items()))
 
 

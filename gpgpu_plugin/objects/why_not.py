@@ -5,22 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpgpu_plugin.domain.why_not import host as host_mod
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ChangeInfo:
-    """One change of a proposal.
-
-    :ivar kind: a domain.why_not.change.ChangeKind
-    :ivar subject: UUID of a device or of an instance, VARIANT/TYPE, name of
-        the host, a topology or a count, as the kind says
-    :ivar address: PCI address, if the subject is a device
-    """
-
-    kind: str
-    subject: str
-    address: str | None = None
+from gpgpu_plugin.domain import why_not
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,13 +13,13 @@ class HostAnswer:
     """Answer of one host to a request.
 
     :ivar findings: all reasons of the plugin to refuse it; none: it fits
-    :ivar proposals: changes each of which makes it fit, the cheapest first
+    :ivar advice: changes that remove some of the reasons
     """
 
     host: str
     node_uuid: str
-    findings: tuple[host_mod.Finding, ...] = ()
-    proposals: tuple[tuple[ChangeInfo, ...], ...] = ()
+    findings: tuple[why_not.Finding, ...] = ()
+    advice: tuple[why_not.Advice, ...] = ()
 
     @property
     def marker(self) -> str:

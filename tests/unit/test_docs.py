@@ -25,6 +25,7 @@ from gpgpu_plugin.cmd import examples
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import knobs
+from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.privsep import sysfs
 from tests.unit import test_meta
 
@@ -248,6 +249,22 @@ class TestSecurity(base.BaseTestCase):
         self.assertEqual(
             [*dict.fromkeys(rule.path for rule in sysfs.RULES),
              *(rule.path for rule in sysfs.READS)], rows)
+
+
+class TestWhyNot(base.BaseTestCase):
+
+    def test_table_has_the_changes_of_each_reason(self):
+        found: dict[str, set[str]] = {}
+        table = test_meta.doc('admin/why-not.rst').partition(
+            'Changes that are tried')[2].partition('\nA change of')[0]
+        for reasons, changes in re.findall(
+                r'\* - (.+?)\n +- (.+?)(?=\n +\* -|\Z)', table, re.DOTALL):
+            for reason in re.findall('``(.+?)``', reasons):
+                found.setdefault(reason, set()).update(
+                    re.findall('``(.+?)``:', changes))
+        self.assertEqual(found, {
+            str(reason): {change.kind for change in changes}
+            for reason, changes in why_not.ADVICE.items()})
 
 
 class TestCleaning(base.BaseTestCase):

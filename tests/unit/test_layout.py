@@ -36,10 +36,8 @@ ELSEWHERE = {
     'db/sighting.py': 'conductor/test_sightings.py calls all of it',
     'cmd/cloud.py': 'cmd/test_doctor.py and cmd/test_why_not.py call all of '
                     'it',
-    'cmd/candidates.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
-                         'all of it',
-    'cmd/why_not_rank.py': 'cmd/test_why_not.py calls all of it',
-    'cmd/why_not_cloud.py': 'cmd/test_why_not.py calls all of it',
+    'cmd/why_not_cloud.py': 'cmd/test_why_not.py and cmd/test_what_if.py call '
+                            'all of it',
     'cmd/database.py': 'cmd/test_db.py and cmd/test_key.py use it',
     'domain/weighing/policies.py': 'constants; scheduler_weights/'
                                    'test_ranking.py goes by them',

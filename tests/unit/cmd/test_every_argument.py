@@ -152,7 +152,7 @@ UNKNOWN = {
                        ('H100 passthrough --host h9', _HOST)),
     'what-if drain': (('h9', _HOST), ('h1 h9', _HOST)),
     'why-not': (('--flavor f1 --host h9', _HOST),
-                ('--flavor f9', 'flavor f9: Nova cannot be asked'),
+                ('--flavor f9', 'flavor f9: Nova or Placement cannot'),
                 ('--server s9', 'server s9: Nova cannot be asked')),
 }
 """Arguments that name what is not there or wrong, and what is said."""

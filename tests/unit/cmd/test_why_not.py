@@ -7,12 +7,10 @@ import uuid
 
 import fixtures
 
-from gpgpu_plugin.cmd import why_not
 from gpgpu_plugin.cmd import why_not_cloud
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.objects import why_not as objects
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import ranking
 from tests.unit.cmd import base
@@ -220,7 +218,7 @@ class WhyNotTest(base.CommandTestCase):
             self.offered(second) if query.get('in_tree') == second
             else self.offered(conductor_base.NODE))
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.cmd.candidates.LIMIT', 1))
+            'gpgpu_plugin.cmd.why_not_cloud.LIMIT', 1))
         asked_alone, _ = self.ranks()
         self.answers['/allocation_candidates'] = both
         self.assertEqual(self.ranks()[0], asked_alone)
@@ -248,7 +246,14 @@ class WhyNotTest(base.CommandTestCase):
                 '; not enough alone: service_disabled, service_down'), detail)
         self.assertIn('fits on 0 of 1 hosts', remarks)
 
-    def test_nothing_is_proposed_on_a_host_that_has_to_report(self):
+    def test_reasons_of_the_plugin_that_are_left_are_named(self):
+        self.claim(7)
+        self.manage('host', 'drain', 'h1')
+        self.rows('--flavor', '7')
+        self.assertTrue(self.details[-1].endswith(
+            '; not enough alone: host_draining'), self.details[-1])
+
+    def test_nothing_is_advised_on_a_host_that_has_to_report(self):
         self.claim(7)
         self.answers['/allocation_candidates'] = self.offered()
         sessions.mark_restored(self.conductor.db)
@@ -394,49 +399,3 @@ class WhyNotTest(base.CommandTestCase):
                 (nodes, {cpus}),
                 (asked.guest_nodes,
                  set(asked.needs.resources) & {'VCPU', 'PCPU'}), properties)
-
-
-class WordsTest(base.base.BaseTestCase):
-
-    def words(self, *changes, **fields):
-        request = request_mod.Request(demands=(request_mod.Demand(
-            resource_class=GPU, count=4),), **fields)
-        return why_not.in_words('h1', [
-            objects.ChangeInfo(kind=kind, subject=subject, address=address)
-            for kind, subject, address in changes], request)
-
-    def test_each_kind_names_what_to_do(self):
-        for change, words in (
-                (('wait', 'u1', '0000:01:00.0'),
-                 'wait until the cleaning of 0000:01:00.0 has passed'),
-                (('undrain', 'h1', None), 'gpgpu-manage host undrain h1'),
-                (('enable_type', 'L4/L4-4Q', None),
-                 'gpgpu-manage vgpu-type enable L4 L4-4Q --host h1'),
-                (('enable', 'u1', '0000:01:00.0'),
-                 'gpgpu-manage device set h1 0000:01:00.0 --enable'),
-                (('repair', 'u1', '0000:01:00.0'),
-                 'gpgpu-manage device show h1 0000:01:00.0 says why'),
-                (('move', 'i1', None), 'move instance i1 to another host'),
-                (('fewer', '3', None), 'request 3 of CUSTOM_GPU_H100 '
-                 'instead of 4')):
-            self.assertIn(words, self.words(change))
-        self.assertIn('gpgpu:topology=any instead of same_numa', self.words(
-            ('topology', 'any', None),
-            topology=request_mod.Topology.SAME_NUMA))
-
-    def test_each_device_has_a_command_of_its_own(self):
-        self.assertEqual(
-            'enable 0000:01:00.0: gpgpu-manage device set h1 0000:01:00.0 '
-            '--enable; enable 0000:02:00.0: gpgpu-manage device set h1 '
-            '0000:02:00.0 --enable', self.words(
-                ('enable', 'u1', '0000:01:00.0'),
-                ('enable', 'u2', '0000:02:00.0')))
-
-    def test_subjects_of_one_kind_are_one_sentence(self):
-        self.assertEqual(
-            'wait until the cleaning of 0000:01:00.0 has passed; move '
-            'instance i1, i2 to another host, and wait for the cleaning',
-            self.words(
-                ('wait', 'u1', '0000:01:00.0'),
-                ('wait', 'u2', '0000:01:00.0'),
-                ('move', 'i1', None), ('move', 'i2', None)))

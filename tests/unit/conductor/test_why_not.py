@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that why-not and the claim agree, and that each proposal helps."""
+"""Tests that why-not and the claim agree, and that its advice helps."""
 
 import dataclasses
 
@@ -33,21 +33,20 @@ class PageTest(base.ConductorTestCase):
             self.db, self.request(count, **fields).request, None, host,
             limit, marker)
 
-    def test_host_that_fits_has_neither_reason_nor_proposal(self):
+    def test_host_that_fits_has_neither_reason_nor_advice(self):
         [answer] = self.answers(8)
         self.assertEqual(('h1', base.NODE, (), ()), (
-            answer.host, answer.node_uuid, answer.findings,
-            answer.proposals))
+            answer.host, answer.node_uuid, answer.findings, answer.advice))
 
-    def test_proposal_names_device_and_address(self):
+    def test_advice_names_the_address_of_the_device(self):
         self.boot(7)
         [device] = [row for row in device_admin.list_all(self.db, 'h1')
                     if row.shown_state == 'available']
         device_admin.set_(self.db, device.uuid, 'op', enabled=False)
         [answer] = self.answers(1)
-        self.assertEqual(('enable', device.uuid, device.address), (
-            answer.proposals[0][0].kind, answer.proposals[0][0].subject,
-            answer.proposals[0][0].address))
+        self.assertEqual(('enable', (device.address,), ()), (
+            answer.advice[0].kind, answer.advice[0].subjects,
+            answer.advice[0].left))
 
     def test_instance_is_named_that_has_to_move(self):
         self.boot(6, 'i1')
@@ -56,9 +55,8 @@ class PageTest(base.ConductorTestCase):
             '3 of CUSTOM_GPU_H100 requested, 2 available; 8 GPUs of H100: '
             '6 assigned, 2 available', answer.findings[0].detail)
         self.assertEqual(
-            [('move', 'i1'), ('fewer', '2')],
-            [(proposal[0].kind, proposal[0].subject)
-             for proposal in answer.proposals])
+            [('move', ('i1',)), ('fewer', ('2',))],
+            [(one.kind, one.subjects) for one in answer.advice])
 
     def test_hosts_come_page_by_page(self):
         self.report_second_host()
@@ -134,21 +132,25 @@ class _World:
         releases.release(self.db, base.uuids(granted))
         return granted
 
-    def change(self, change):
-        """Make one change of a proposal, by the verb that it names."""
-        if change.kind == 'wait':
-            self.clean({change.subject})
-        elif change.kind == 'undrain':
+    def change(self, advice):
+        """Do what an advice says, by the verb that it names."""
+        # The vGPUs of a GPU have its address.
+        rows = [row for row in device_admin.list_all(self.db, 'h1')
+                if row.address in advice.subjects]
+        gpus = [row.uuid for row in rows if row.kind == 'pci']
+        if advice.kind == 'undrain':
             host_admin.drain(self.db, 'h1', 'op', draining=False)
-        elif change.kind == 'enable':
-            device_admin.set_(self.db, change.subject, 'op', enabled=True)
-        elif change.kind == 'repair':
-            released.release(self.db, change.subject, 'me')
-            self.clean({change.subject})
+        elif advice.kind == 'enable':
+            for uuid in gpus:
+                device_admin.set_(self.db, uuid, 'op', enabled=True)
+        elif advice.kind == 'move':
+            self.clean({assignment.device_uuid for instance in advice.subjects
+                        for assignment in self.end(instance).assignments})
         else:
-            assert change.kind == 'move', change
-            self.clean({assignment.device_uuid for assignment
-                        in self.end(change.subject).assignments})
+            assert advice.kind in ('wait', 'repair'), advice
+            for uuid in gpus if advice.kind == 'repair' else ():
+                released.release(self.db, uuid, 'me')
+            self.clean({row.uuid for row in rows})
 
     def clean(self, devices):
         for task in cleaning.tasks(self.db, 'h1'):
@@ -161,7 +163,7 @@ class _World:
 
 
 def check(case, world, request, claim):
-    """Check that a claim gets what is said, and after each proposal, too.
+    """Check that a claim gets what is said, and after an advice, too.
 
     :param claim: returns the reason of a denial; None: it was granted, and
         is no more
@@ -171,22 +173,25 @@ def check(case, world, request, claim):
     reasons = [found.reason for found in answer.findings]
     assert bool(reasons) == (denied is not None), (reasons, denied)
     assert denied is None or denied in reasons, (reasons, denied)
-    of_host = [proposal for proposal in answer.proposals
-               if proposal[0].kind not in ('topology', 'fewer')]
-    of_request = answer.proposals[len(of_host):]
-    for [change] in of_request:
-        assert claim(
-            dataclasses.replace(request, topology=request_mod.Topology.ANY)
-            if change.kind == 'topology' else
-            dataclasses.replace(request, demands=(dataclasses.replace(
-                request.demands[0], count=int(change.subject)),)),
-        ) is None, change
+
+    def check_left(advice, request):
+        denied = claim(request)
+        assert denied in (advice.left or (None,)), (advice, denied)
+    of_request = {
+        'topology': lambda topology: {'topology': topology},
+        'fewer': lambda count: {'demands': (dataclasses.replace(
+            request.demands[0], count=int(count)),)}}
+    for advice in answer.advice:
+        if advice.kind in of_request:
+            check_left(advice, dataclasses.replace(
+                request, **of_request[advice.kind](*advice.subjects)))
+    of_host = [advice for advice in answer.advice
+               if advice.kind not in of_request]
     if of_host:
         # One of them, as each changes the host.
-        proposal = of_host[len(world.granted) % len(of_host)]
-        for change in proposal:
-            world.change(change)
-        assert claim(request) is None, proposal
+        advice = of_host[len(world.granted) % len(of_host)]
+        world.change(advice)
+        check_left(advice, request)
 
 
 def claimed(case, request):

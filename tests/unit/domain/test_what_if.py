@@ -10,9 +10,10 @@ from oslotest import base as oslotest_base
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import what_if
+from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.domain.allocation import request as request_mod
 from tests.fixtures import group as make
-from tests.unit.domain.why_not import base
+from tests.fixtures import host_values as base
 
 NUMA, PCI_NUMA = request_mod.NUMAPolicy, request_mod.PCINUMAPolicy
 FREE, USED = base.State.AVAILABLE, base.State.ASSIGNED
@@ -80,7 +81,7 @@ class PlanTest(oslotest_base.BaseTestCase):
 
     def test_vgpus_count_as_the_part_of_a_gpu_that_they_take(self):
         gpu = make.gpu(0, mechanism='mdev')
-        hosts = {'h0': base.host_mod.Host(name='h0', groups=(make.t4s(gpu),))}
+        hosts = {'h0': why_not.Host(name='h0', groups=(make.t4s(gpu),))}
         kinds = [kind(3, hosts, resource_class=Q4),
                  kind(1, hosts, resource_class=Q16)]
         self.assertEqual([(1, 'h0'), (0, None)], targets(
@@ -166,13 +167,13 @@ class AfterClaimTest(oslotest_base.BaseTestCase):
 
     def test_gpus_of_unknown_nodes(self):
         unknown = {'function': {'numa_node': None}}
-        before = base.host_mod.Host(name='h1', groups=(make.t4s(
+        before = why_not.Host(name='h1', groups=(make.t4s(
             make.gpu(0, **unknown), make.gpu(1, **unknown)),))
         self.assertEqual([USED, FREE], self.states(
             what_if.after_claim(before, base.request(1), 1)))
 
     def test_guest_on_half_of_many_nodes(self):
-        before = base.host_mod.Host(name='h1', groups=(make.t4s(*(
+        before = why_not.Host(name='h1', groups=(make.t4s(*(
             make.gpu(number, function={'numa_node': number})
             for number in range(64))),))
         self.assertEqual([USED] + [FREE] * 63, self.states(
@@ -185,7 +186,7 @@ class AfterClaimTest(oslotest_base.BaseTestCase):
 
     def test_vgpus_get_mdev_rows_that_exist_before_new_ones(self):
         gpu = make.gpu(0, mechanism='mdev')
-        host = base.host_mod.Host(name='h1', groups=(
+        host = why_not.Host(name='h1', groups=(
             make.t4s(gpu, make.mdev_row(gpu, 0)),))
         before = what_if._available(host, base.request(1, Q4))
         after = what_if.after_claim(host, base.request(2, Q4))
@@ -197,7 +198,7 @@ class AfterClaimTest(oslotest_base.BaseTestCase):
 
     def test_vgpus_get_free_vfs(self):
         gpu = make.gpu(0, mechanism='vf')
-        host = base.host_mod.Host(name='h1', groups=(make.t4s(
+        host = why_not.Host(name='h1', groups=(make.t4s(
             gpu, make.vf(gpu, 0, state=USED, vgpu_type='T4-4Q'),
             make.vf(gpu, 1), make.vf(gpu, 2)),))
         after = what_if.after_claim(host, base.request(1, Q4))

@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain.why_not import placement
+from gpgpu_plugin.domain import placement
 
 GPU = 'CUSTOM_GPU_H100'
 

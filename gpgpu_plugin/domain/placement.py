@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gpgpu_plugin.domain.why_not import host as host_mod
+from gpgpu_plugin.domain import why_not
 
 NO_INVENTORY = 'placement_no_inventory'
 NO_CAPACITY = 'placement_no_capacity'
@@ -121,7 +121,7 @@ def gib(*, root: int, ephemeral: int, swap: int) -> int:
 
 
 def findings(tree: Sequence[Provider],
-             needed: Needs) -> tuple[host_mod.Finding, ...]:
+             needed: Needs) -> tuple[why_not.Finding, ...]:
     """Return why Placement has no candidate in a tree, as far as it shows.
 
     :param tree: providers of one host; the root comes first
@@ -133,7 +133,7 @@ def findings(tree: Sequence[Provider],
 
 
 def _traits(tree: Sequence[Provider], allowed: Sequence[Provider],
-            needed: Needs) -> Iterator[host_mod.Finding]:
+            needed: Needs) -> Iterator[why_not.Finding]:
     givers = [provider for provider in allowed
               if provider.inventories.keys() & needed.resources.keys()]
     found: set[str] = set()
@@ -141,24 +141,24 @@ def _traits(tree: Sequence[Provider], allowed: Sequence[Provider],
         found |= provider.traits
     missing = needed.required - found
     if missing:
-        yield host_mod.Finding(
+        yield why_not.Finding(
             reason=TRAIT_MISSING,
             detail=f'no provider of its resources has '
                    f'{", ".join(sorted(missing))}')
 
 
 def _resources(tree: Sequence[Provider], allowed: Sequence[Provider],
-               needed: Needs) -> Iterator[host_mod.Finding]:
+               needed: Needs) -> Iterator[why_not.Finding]:
     for name, amount in sorted(needed.resources.items()):
         having = [provider for provider in tree
                   if name in provider.inventories]
         left = [provider for provider in having if provider in allowed]
         if not having:
-            yield host_mod.Finding(
+            yield why_not.Finding(
                 reason=NO_INVENTORY, resource_class=name,
                 detail=f'no provider of this host has {name}')
         elif not left:
-            yield host_mod.Finding(
+            yield why_not.Finding(
                 reason=TRAIT_FORBIDDEN,
                 detail=f'{having[0].name} has {name}, and '
                        f'{", ".join(sorted(_forbidden(having, needed)))}, '
@@ -173,10 +173,10 @@ def _forbidden(providers: Sequence[Provider], needed: Needs) -> set[str]:
 
 
 def _capacity(providers: Sequence[Provider], name: str,
-              amount: int) -> Iterator[host_mod.Finding]:
+              amount: int) -> Iterator[why_not.Finding]:
     refusals = [f'{provider.name}: {refusal}' for provider in providers
                 if (refusal := provider.inventories[name].refusal(amount))]
     if len(refusals) == len(providers):
-        yield host_mod.Finding(
+        yield why_not.Finding(
             reason=NO_CAPACITY, resource_class=name,
             detail=f'{amount} of {name} requested; {"; ".join(refusals)}')
