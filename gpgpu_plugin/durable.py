@@ -75,7 +75,7 @@ def _created(path: pathlib.Path, mode: int,
     number = os.open(
         path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
     os.fchmod(number, mode)
-    return os.fdopen(number, 'w', encoding='utf-8', newline=newline)
+    return open(number, 'w', encoding='utf-8', newline=newline)
 
 
 def _keep_owner(file: typing.IO[str], path: pathlib.Path) -> None:

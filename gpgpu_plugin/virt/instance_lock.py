@@ -24,8 +24,8 @@ class _Lock:
     :ivar users: threads that hold it or wait for it, counted per call
     """
 
-    # nova-compute of Nova 34 has native threads. With eventlet the class is
-    # patched, and belongs to a green thread in the same way.
+    # With eventlet, as in nova-compute of Nova 33, the class is patched, and
+    # belongs to a green thread in the same way.
     lock: threading.RLock = dataclasses.field(
         default_factory=threading.RLock)
     users: int = 0

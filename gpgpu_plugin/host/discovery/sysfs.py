@@ -50,7 +50,9 @@ class _Files:
         except FileNotFoundError:
             return None
         try:
-            return os.read(fd, size)
+            # eventlet, which nova-compute of Nova 33 uses, replaces os.read:
+            # that loops at EAGAIN, and after a folder the thread breaks.
+            return os.pread(fd, size, 0)
         finally:
             os.close(fd)
 

@@ -3,12 +3,28 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.discovery import sysfs
+
+# Breaks if eventlet still waits for the file number of the folder.
+_WITH_EVENTLET = """
+import eventlet
+eventlet.monkey_patch()
+import os, sys
+from gpgpu_plugin.host.discovery import sysfs
+try:
+    sysfs.Sysfs('/').read(sys.argv[1])
+except IsADirectoryError:
+    os.close(os.open(sys.argv[1], os.O_RDONLY))
+    eventlet.sleep(0)
+    print('ended')
+"""
 
 
 class SysfsTest(base.BaseTestCase):
@@ -48,6 +64,12 @@ class SysfsTest(base.BaseTestCase):
 
     def test_file_that_cannot_be_read_is_an_error(self):
         self.assertRaises(OSError, self.sysfs.read, str(self.root))
+
+    def test_folder_does_not_break_a_thread_of_eventlet(self):
+        self.assertEqual('ended\n', subprocess.run(
+            [sys.executable, '-W', 'ignore', '-c', _WITH_EVENTLET,
+             str(self.root)], text=True, stdout=subprocess.PIPE,
+            check=True).stdout)
 
     def test_no_file_stays_open(self):
         before = os.listdir('/proc/self/fd')
