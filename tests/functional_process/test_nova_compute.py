@@ -68,8 +68,12 @@ class NovaComputeProcessTest(cloud.ProcessCloud):
                 'nova-compute', *self.stack.conf(f'{host}.conf')))
         code = self.wait_for(twin.process.poll, 'the twin has ended')
         self.assertGreater(code, 0)
-        log = twin.log.read_text()
+        # With eventlet, Nova 33 fails to stop what it has not started, and
+        # writes a traceback of its own afterwards.
+        before, _, reason = twin.log.read_text().partition(
+            ' nova-compute cannot start: ')
+        self.assertRegex(before, r' CRITICAL [^\n]*\Z')
         self.assertRegex(
-            log, f'CRITICAL .* nova-compute cannot start: Option .gpgpu. '
-            f'state_path: .*/{host}.json is in use by process')
-        self.assertNotIn('Traceback', log)
+            reason, f'^Option .gpgpu. state_path: .*/{host}.json is in use '
+            f'by process')
+        self.assertNotIn('Traceback', before)
