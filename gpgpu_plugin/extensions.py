@@ -12,6 +12,7 @@ from stevedore import extension
 
 from gpgpu_plugin import exception
 
+BACKENDS = 'gpgpu_plugin.backends'
 HOSTS = 'gpgpu_plugin.hosts'
 SCHEDULER_FILTERS = 'gpgpu_plugin.scheduler_filters'
 SCHEDULER_WEIGHTS = 'gpgpu_plugin.scheduler_weights'

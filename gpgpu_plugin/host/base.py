@@ -239,10 +239,20 @@ class Devices(abc.ABC):
 
 
 class Backend(Devices):
-    """One way to assign devices; gpgpu_plugin.host.local lists them all."""
+    """One way to assign devices. Namespace ``gpgpu_plugin.backends``.
+
+    Of the backends that handle a device, the one with the lowest ``order``
+    assigns it; of those with the same order, the one whose entry point's name
+    is the first in the alphabet.
+    """
 
     def __init__(self, access: Access) -> None:
         self.access = access
+
+    @property
+    @abc.abstractmethod
+    def order(self) -> int:
+        """Return the order; those of the plugin are 100 to 400."""
 
     def give_back(self, device: HostDevice) -> None:
         """Do nothing: the host's driver has the device all the time."""

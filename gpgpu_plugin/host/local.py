@@ -30,10 +30,7 @@ from gpgpu_plugin.domain.vgpu import driver_capacity
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import health as health_mod
-from gpgpu_plugin.host.backends import mdev
-from gpgpu_plugin.host.backends import nvidia_vf
-from gpgpu_plugin.host.backends import passthrough
-from gpgpu_plugin.host.backends import sriov_vf
+from gpgpu_plugin.host import installed_backends
 from gpgpu_plugin.host.cleaning import in_progress
 from gpgpu_plugin.host.discovery import identity as identity_mod
 from gpgpu_plugin.host.discovery import scanner
@@ -48,11 +45,6 @@ from gpgpu_plugin.host.vfio import operations
 from gpgpu_plugin.host.vfio import serial_numbers
 
 LOG = logging.getLogger(__name__)
-
-# The first backend that handles a device is the one that assigns it.
-BACKENDS: tuple[type[base.Backend], ...] = (
-    mdev.MdevBackend, nvidia_vf.NvidiaVFBackend, sriov_vf.SriovVFBackend,
-    passthrough.PassthroughBackend)
 
 
 @contextlib.contextmanager
@@ -83,7 +75,7 @@ class LocalHost(base.Host):
         self._health = health
         self._numvfs = dict(numvfs or {})
         self.binder = access.binder
-        self._backends = [backend(access) for backend in BACKENDS]
+        self._backends = installed_backends.InstalledBackends(access)
         self._watch: watch.Watch | None = None
         self._health_changed = False
         self._in_cleaning = in_progress.FunctionsInCleaning()
@@ -200,9 +192,10 @@ class LocalHost(base.Host):
         return self._start, next(self._numbers)
 
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
-        return tuple(function for function in scan.functions
-                     if pci.can_be_gpu(function.class_code)
-                     or function.id in scan.vgpu_capabilities)
+        return self._backends.offered(
+            function for function in scan.functions
+            if pci.can_be_gpu(function.class_code)
+            or function.id in scan.vgpu_capabilities)
 
     def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
         return identity_mod.read(scan.functions)
@@ -234,17 +227,17 @@ class LocalHost(base.Host):
 
     def prepare(self, device: base.HostDevice) -> None:
         with _reading(device):
-            self._backend(device).prepare(device)
+            self._backends.of(device).prepare(device)
 
     def release(self, device: base.HostDevice) -> None:
         with _reading(device):
-            self._backend(device).release(device)
+            self._backends.of(device).release(device)
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         try:
             with _reading(device), self._in_cleaning.cleaning(
                     self._touched_by_cleaning(device)):
-                verdict = self._backend(device).clean(device)
+                verdict = self._backends.of(device).clean(device)
                 if verdict.passed and self._health.cleaned(
                         device.stable_id, device.address):
                     self._health_changed = True
@@ -257,7 +250,7 @@ class LocalHost(base.Host):
     def give_back(self, device: base.HostDevice) -> None:
         with _reading(device), self._in_cleaning.cleaning(
                 self._touched_by_cleaning(device)):
-            self._backend(device).give_back(device)
+            self._backends.of(device).give_back(device)
 
     def _touched_by_cleaning(self, device: base.HostDevice,
                              ) -> tuple[pci.PCIFunction, ...]:
@@ -272,24 +265,4 @@ class LocalHost(base.Host):
 
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         with _reading(device):
-            return self._backend(device).attachment(device)
-
-    def _backend(self, device: base.HostDevice) -> base.Backend:
-        """Return the backend that handles a device.
-
-        :raises HostError: the device is not there, or its vendor's driver is
-            not bound to it
-        """
-        for backend in self._backends:
-            if backend.handles(device):
-                return backend
-        folder = f'{self.access.sysfs.devices}/{device.address}'
-        if self.access.sysfs.link(folder) is None:
-            reason = f'{device.stable_id} is not there'
-        else:
-            driver = self.access.sysfs.link(f'{folder}/driver')
-            bound = f'driver {driver}' if driver else 'no driver'
-            reason = (f'no backend supports vGPU type {device.vgpu_type} on '
-                      f'it: it is bound to {bound}; load the '
-                      f"vendor's driver and bind it")
-        raise exception.HostError(path=device.address, reason=reason)
+            return self._backends.of(device).attachment(device)

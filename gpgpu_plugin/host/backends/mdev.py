@@ -23,6 +23,8 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 class MdevBackend(base.Backend):
     """Backend that creates mdevs on a GPU, or one on each of its VFs."""
 
+    order = 100
+
     def handles(self, device: base.HostDevice) -> bool:
         if pci.function_id_of(device.stable_id) != device.stable_id:
             return True

@@ -30,6 +30,8 @@ from gpgpu_plugin.host.discovery import vgpu_sysfs
 class NvidiaVFBackend(base.Backend):
     """Backend that sets and clears the vGPU type of a VF."""
 
+    order = 200
+
     def handles(self, device: base.HostDevice) -> bool:
         # A cleaning after a restore of the database names no type.
         return ((not device.is_passthrough or device.cleaning is not None)

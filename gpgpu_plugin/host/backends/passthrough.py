@@ -10,5 +10,7 @@ from gpgpu_plugin.host.backends import whole_function
 class PassthroughBackend(whole_function.WholeFunctionBackend):
     """Backend that assigns whole GPUs."""
 
+    order = 400
+
     def handles(self, device: base.HostDevice) -> bool:
         return device.is_passthrough

@@ -12,6 +12,8 @@ from gpgpu_plugin.host.backends import whole_function
 class SriovVFBackend(whole_function.WholeFunctionBackend):
     """Backend that assigns plain VFs, as whole functions."""
 
+    order = 300
+
     def handles(self, device: base.HostDevice) -> bool:
         # A VF without its vendor's driver is no vGPU of a vendor's type.
         return (vgpu_type.is_of_plain_vfs(device.vgpu_type)

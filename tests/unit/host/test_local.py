@@ -84,10 +84,8 @@ class ConfigurationTest(base.BaseTestCase):
 class BackendsTest(LocalHostCase):
 
     def handler(self, function, vgpu_type=naming.PASSTHROUGH):
-        """Return the first backend of the list that handles a device."""
-        device = self.device(function, vgpu_type)
-        return next(kind for kind in local.BACKENDS
-                    if kind(self.host.access).handles(device))
+        """Return the class of the backend for a device."""
+        return type(self.host._backends.of(self.device(function, vgpu_type)))
 
     def test_whole_gpu_is_passed_through_whatever_its_driver(self):
         for name in ('nvidia-t4-2', 'nvidia-l40s-vgpu-2', 'hgx-h100-8'):
