@@ -99,7 +99,7 @@ class Reconciled:
 
 FindOrphans = Callable[..., Collection[str]]
 """Search for assignments of one instance here that nobody uses any more; see
-virt.orphans.find. It raises if that is unknown."""
+compute.orphans.find. It raises if that is unknown."""
 
 ManagedElsewhere = Callable[[scanner.Scan], dict[str, str]]
 """Given a scan of the host, what manages them instead of us, by address."""

@@ -15,8 +15,8 @@ import functools
 from nova.compute import task_states
 from oslo_log import log as logging
 
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import migration as migration_mod
 from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles

@@ -16,7 +16,9 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
@@ -24,11 +26,9 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import instance_lock
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import named_devices
 from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa
-from gpgpu_plugin.virt import orphans
 from gpgpu_plugin.virt import rebuild_failure
 from gpgpu_plugin.virt import requested_devices
 from gpgpu_plugin.virt import roles

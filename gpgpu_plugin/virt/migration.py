@@ -23,7 +23,9 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import host_numa
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import exact
@@ -31,10 +33,8 @@ from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
-from gpgpu_plugin.virt import claims
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import move_claim
 from gpgpu_plugin.virt import nova_tracker
 from gpgpu_plugin.virt import numa

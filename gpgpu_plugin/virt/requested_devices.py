@@ -13,12 +13,13 @@ import collections
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ def _flavor_of_devices(tracker: resource_tracker.ResourceTracker,
     If a resize fails on its destination, Nova gives the instance its old
     flavor back. The guest keeps what was claimed for the new one.
     """
-    brought = liveness.brought_by(roles.location(instance), tracker.host)
+    brought = liveness.brought_by(orphans.location(instance), tracker.host)
     if brought is None or brought.new_flavor in (None, instance.flavor.id):
         return instance.flavor
     new = instance.new_flavor

@@ -9,17 +9,13 @@ destination under the migration's UUID.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence
-
-from nova import context as nova_context
-from nova import objects
-from nova.compute import vm_states
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.virt import liveness
 
 Selector = Callable[[claim.Assignment], bool]
 """Returns whether it selects an assignment of an instance on this host."""
@@ -78,7 +74,8 @@ def current(instance: nova_types.Instance,
         in tracker.assignments.of_instance(instance.uuid)
         if without is None or assignment.migration_uuid != without.uuid)
     selected = (
-        liveness.current(claims, location(instance), tracker.host)
+        liveness.current(
+            claims, orphans.location(instance), tracker.host)
         if claims.keys() - {None} else claims.keys())
     return lambda assignment: assignment.migration_uuid in selected
 
@@ -95,45 +92,6 @@ def spawned(instance: nova_types.Instance,
     return of_build
 
 
-def location(instance: nova_types.Instance) -> liveness.Location:
-    """Return where an instance is, by itself and its migrations.
-
-    :raises Exception: Nova's database does not answer
-    """
-    return location_with(instance, _migrations(instance))
-
-
-def location_with(instance: nova_types.Instance,
-                  migrations: Sequence[nova_types.Migration] = (),
-                  ) -> liveness.Location:
-    """Return where an instance is, by itself and these migrations."""
-    return liveness.Location(
-        host=instance.host, task=instance.task_state,
-        vm_state=(vm_states.DELETED if instance.deleted
-                  else instance.vm_state),
-        is_hidden=bool(instance.hidden),
-        flavor=instance.flavor.id, migrations=tuple(
-            liveness.Migration(
-                uuid=migration.uuid, status=migration.status,
-                source=migration.source_compute,
-                dest=migration.dest_compute,
-                is_evacuation=migration.migration_type == 'evacuation',
-                new_flavor=migration.new_instance_type_id)
-            for migration in migrations))
-
-
-def _migrations(instance: nova_types.Instance) -> list[nova_types.Migration]:
-    """Return all migrations of an instance, newest first.
-
-    Nova copies them into the cell to which it moves an instance, in any
-    order: there the ids do not say which is the newest.
-    """
-    return sorted(objects.MigrationList.get_by_filters(
-        nova_context.get_admin_context(), {'instance_uuid': instance.uuid}),
-        key=lambda migration: (migration.created_at, migration.id),
-        reverse=True)
-
-
 def migration_at(instance: nova_types.Instance,
                  host: str) -> nova_types.Migration:
     """Return the migration with which an instance comes to or leaves a host.
@@ -144,8 +102,8 @@ def migration_at(instance: nova_types.Instance,
 
     :raises NotFound: there is none, or the newest one is over
     """
-    migrations = _migrations(instance)
-    where = location_with(instance, migrations)
+    migrations = orphans.migrations_of(instance)
+    where = orphans.location_with(instance, migrations)
     for migration, known in zip(migrations, where.migrations, strict=True):
         if host in (known.source, known.dest):
             if liveness.is_over(known, where):

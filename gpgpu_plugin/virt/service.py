@@ -21,8 +21,11 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import book_lock
+from gpgpu_plugin.compute import examination
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import unexpected
@@ -37,12 +40,9 @@ from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import configured
 from gpgpu_plugin.virt import denial_log
-from gpgpu_plugin.virt import examination
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import nova_driver
 from gpgpu_plugin.virt import nova_managed_devices
 from gpgpu_plugin.virt import nova_pci_records
-from gpgpu_plugin.virt import orphans
 
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF

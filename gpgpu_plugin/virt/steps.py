@@ -14,6 +14,7 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import exact_allocation
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import resource_tracker
@@ -21,7 +22,6 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.virt import claims
 
 LOG = logging.getLogger(__name__)
 

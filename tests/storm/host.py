@@ -33,7 +33,9 @@ from oslo_config import cfg
 from gpgpu_plugin import context
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import book_lock
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import manager
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
@@ -43,9 +45,6 @@ from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
-from gpgpu_plugin.virt import liveness
-from gpgpu_plugin.virt import orphans
-from gpgpu_plugin.virt import roles
 from tests.storm import ground_truth
 from tests.storm import messages
 from tests.storm import moves
@@ -132,7 +131,7 @@ def _nova(setting: Setting) -> nova_mod.Nova:
     mock.patch.object(orphans, 'location_of', nova.location).start()
     mock.patch.object(orphans, 'record_of', lambda uuid: types.SimpleNamespace(
         deleted=nova.location(uuid) is None)).start()
-    mock.patch.object(roles, 'location', lambda instance: nova.location(
+    mock.patch.object(orphans, 'location', lambda instance: nova.location(
         instance.uuid)).start()
     return nova
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from nova.compute import task_states
 
-from gpgpu_plugin.virt import liveness
+from gpgpu_plugin.compute import liveness
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS instances (

@@ -15,6 +15,7 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import builds as builds_mod
+from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain import device as device_rules
@@ -24,7 +25,6 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
-from gpgpu_plugin.virt import claims
 from tests.fixtures import hosts
 from tests.fixtures import patience
 from tests.unit.compute import base

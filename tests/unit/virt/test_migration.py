@@ -13,11 +13,12 @@ from nova.compute import task_states
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import migration
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
@@ -191,14 +192,14 @@ class MigrationTest(MigrationCase):
 
     def test_destination_without_a_claim_makes_no_guest(self):
         self.useFixture(fixtures.MockPatchObject(
-            roles, 'location', return_value=liveness.Location(host='h1')))
+            orphans, 'location', return_value=liveness.Location(host='h1')))
         self.assertRaises(virt_exception.GPUOperationFailed, self.finish)
 
     def test_destination_s_claim_that_only_the_conductor_has_is_used(self):
         self.begin(3)
         self.instance.flavor = self.make_instance(3).flavor
         self.useFixture(fixtures.MockPatchObject(
-            roles, 'location', return_value=liveness.Location(host='h1')))
+            orphans, 'location', return_value=liveness.Location(host='h1')))
         book = self.tracker.assignments
         uuids = [assignment.uuid for assignment in book.of_instance('i1')]
         book.remove('i1', uuids, untouched=uuids)
@@ -391,7 +392,7 @@ class LateActivationTest(MigrationCase):
         # As Nova leaves it.
         self.instance.host = 'h1'
         self.useFixture(fixtures.MockPatchObject(
-            roles, 'location', return_value=liveness.Location(
+            orphans, 'location', return_value=liveness.Location(
                 host='h1', flavor=1, migrations=(liveness.Migration(
                     uuid='m1', status='error', source='h2', dest='h1',
                     new_flavor=1),))))

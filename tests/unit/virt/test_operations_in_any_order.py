@@ -17,8 +17,8 @@ from hypothesis.stateful import rule
 from nova.compute import task_states
 from oslotest import base as oslotest_base
 
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import liveness
 from tests.unit.compute import make
 from tests.unit.conductor import vgpu_base
 

@@ -9,12 +9,12 @@ from oslotest import base as oslotest_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import liveness
 from gpgpu_plugin.virt import requested_devices
-from gpgpu_plugin.virt import roles
 from tests.unit.compute import make
 from tests.unit.virt import base
 
@@ -87,7 +87,7 @@ class StartCase(base.DriverTestCase):
     def brought_by(self, **kwargs):
         """Have the instance brought here by a migration, or by none."""
         self.location = self.useFixture(fixtures.MockPatchObject(
-            roles, 'location', return_value=liveness.Location(
+            orphans, 'location', return_value=liveness.Location(
                 host='h1', flavor=1, migrations=(liveness.Migration(**{
                     'uuid': 'm1', 'status': 'error', 'source': 'h2',
                     'dest': 'h1', **kwargs}),) if kwargs else ()))).mock

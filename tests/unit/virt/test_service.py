@@ -15,11 +15,11 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import transport as rpc_transport
-from gpgpu_plugin.virt import liveness
-from gpgpu_plugin.virt import orphans
 from gpgpu_plugin.virt import service
 from tests.unit.compute import make
 
@@ -192,7 +192,7 @@ class InitHostTest(ServiceTestCase):
     def test_nova_is_asked_which_instances_are_here(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans.location_of',
+                'gpgpu_plugin.compute.orphans.location_of',
                 lambda instance: liveness.Location(
                     host='h1' if instance == 'i1' else 'h2')):
             self.assertTrue(self.tracker.is_here('i1'))
@@ -201,7 +201,7 @@ class InitHostTest(ServiceTestCase):
     def test_guest_that_may_run_uses_its_assignments(self):
         self.driver.init_host('h1')
         with fixtures.MockPatch(
-                'gpgpu_plugin.virt.orphans.record_of',
+                'gpgpu_plugin.compute.orphans.record_of',
                 return_value=types.SimpleNamespace(deleted=True)):
             for instance, runs in (
                     ('i1', True), ('i2', False), ('i3', True), ('i4', True),

@@ -4,8 +4,8 @@ import fixtures
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import cleaner
-from gpgpu_plugin.virt import claims
 from tests.fixtures import disk
 from tests.unit.compute import base
 
@@ -15,7 +15,7 @@ class ClaimsTest(base.ComputeTestCase):
     def setUp(self):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.virt.claims'))
+            'gpgpu_plugin.compute.claims'))
 
     def test_claim_sends_pending_releases_first(self):
         self.tracker.assignments.add_pending(self.boot(2))

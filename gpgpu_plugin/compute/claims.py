@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import liveness
 
 LOG = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import vm_states
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.virt import liveness
-from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
 
@@ -66,9 +66,8 @@ def find(assignments: Sequence[claim.Assignment],
 
 def _location(instance: nova_types.Instance) -> liveness.Location:
     """Return where an instance is; a delete does not wait for migrations."""
-    location = roles.location_with(instance)
-    return (location if location.is_destroyed_for_good
-            else roles.location(instance))
+    where = location_with(instance)
+    return where if where.is_destroyed_for_good else location(instance)
 
 
 def arrived_with(instance_uuid: str, host: str, domain_of: Callable[
@@ -152,6 +151,45 @@ def _is_unknown(instance_uuid: str, domain: liveness.Domain) -> bool:
             and record_of(instance_uuid) is None)
 
 
+def location(instance: nova_types.Instance) -> liveness.Location:
+    """Return where an instance is, by itself and its migrations.
+
+    :raises Exception: Nova's database does not answer
+    """
+    return location_with(instance, migrations_of(instance))
+
+
+def location_with(instance: nova_types.Instance,
+                  migrations: Sequence[nova_types.Migration] = (),
+                  ) -> liveness.Location:
+    """Return where an instance is, by itself and these migrations."""
+    return liveness.Location(
+        host=instance.host, task=instance.task_state,
+        vm_state=(vm_states.DELETED if instance.deleted
+                  else instance.vm_state),
+        is_hidden=bool(instance.hidden),
+        flavor=instance.flavor.id, migrations=tuple(
+            liveness.Migration(
+                uuid=migration.uuid, status=migration.status,
+                source=migration.source_compute,
+                dest=migration.dest_compute,
+                is_evacuation=migration.migration_type == 'evacuation',
+                new_flavor=migration.new_instance_type_id)
+            for migration in migrations))
+
+
+def migrations_of(instance: nova_types.Instance) -> list[nova_types.Migration]:
+    """Return all migrations of an instance, newest first.
+
+    Nova copies them into the cell to which it moves an instance, in any
+    order: there the ids do not say which is the newest.
+    """
+    return sorted(objects.MigrationList.get_by_filters(
+        nova_context.get_admin_context(), {'instance_uuid': instance.uuid}),
+        key=lambda migration: (migration.created_at, migration.id),
+        reverse=True)
+
+
 def location_of(instance_uuid: str) -> liveness.Location | None:
     """Return where the instance is; None if Nova deleted it.
 
@@ -165,11 +203,11 @@ def location_of(instance_uuid: str) -> liveness.Location | None:
         instance = record_of(instance_uuid)
         if instance is None or instance.deleted:
             return None
-        location = roles.location(instance)
+        where = location(instance)
         again = record_of(instance_uuid)
         if again is not None and (instance.host, instance.task_state) == (
                 again.host, again.task_state):
-            return location
+            return where
     raise exception.Conflict(
         kind='instance', name=instance_uuid,
         reason='it changes while Nova is asked where it is')

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import liveness
-from gpgpu_plugin.virt import orphans
 
 _Repair = drift.Repair
 

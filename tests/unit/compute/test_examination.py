@@ -4,11 +4,11 @@
 import fixtures
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import examination
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
-from gpgpu_plugin.virt import examination
-from gpgpu_plugin.virt import liveness
-from gpgpu_plugin.virt import orphans
 from tests.unit.virt import base
 
 _Repair = drift.Repair

@@ -13,9 +13,9 @@ from nova.compute import vm_states
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.virt import liveness
-from gpgpu_plugin.virt import orphans
 from tests.unit.compute import make
 
 BUILD = liveness.Operation(liveness.Kind.BUILD)

@@ -7,8 +7,8 @@ from nova.compute import task_states
 from nova.compute import vm_states
 from oslotest import base
 
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.virt import liveness
 from tests.unit.compute import make
 
 HERE, ELSEWHERE = 'h1', 'h2'
