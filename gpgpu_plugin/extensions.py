@@ -14,6 +14,7 @@ from gpgpu_plugin import exception
 
 BACKENDS = 'gpgpu_plugin.backends'
 HOSTS = 'gpgpu_plugin.hosts'
+RESOURCE_TRACKERS = 'gpgpu_plugin.resource_trackers'
 SCHEDULER_FILTERS = 'gpgpu_plugin.scheduler_filters'
 SCHEDULER_WEIGHTS = 'gpgpu_plugin.scheduler_weights'
 
@@ -27,9 +28,10 @@ def _failed(manager: object, entry_point: metadata.EntryPoint,
         reason=f'{entry_point.value} cannot be loaded: {error}') from error
 
 
-def load(namespace: str, name: str) -> typing.Any:
+def load(namespace: str, name: str, option: str = '') -> typing.Any:
     """Return the extension of a name.
 
+    :param option: where the name is configured
     :raises ConfigInvalid: it does not exist or cannot be loaded
     """
     try:
@@ -39,8 +41,8 @@ def load(namespace: str, name: str) -> typing.Any:
         known = ', '.join(sorted(
             extension.ExtensionManager(namespace).names())) or 'none'
         raise exception.ConfigInvalid(
-            option=f'entry point {name}',
-            reason=f'{namespace} has no such entry point (known: {known})',
+            option=option or f'entry point {name}',
+            reason=f'{namespace} has no entry point {name} (known: {known})',
         ) from None
 
 

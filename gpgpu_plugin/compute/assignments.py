@@ -228,14 +228,6 @@ class HostAssignments:
         with self._lock:
             return self._book.assigned.get(instance_uuid, ())
 
-    def uuids_of_instance(self, instance_uuid: str) -> set[str]:
-        """Return the UUIDs of an instance's assignments, in all its roles.
-
-        The UUID of an mdev is that of its assignment.
-        """
-        return {assignment.uuid
-                for assignment in self.of_instance(instance_uuid)}
-
     def changes(self) -> int:
         """Return how often assignments of an instance were changed here."""
         with self._lock:

@@ -1,90 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of this host, and their end where nothing was built."""
+"""Claims of this host, from the call until they are activated or end."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.compute import assignments as assignments_mod
+from gpgpu_plugin.compute import builds as builds_mod
+from gpgpu_plugin.compute import host as host_mod
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
+from gpgpu_plugin.objects import report as report_obj
 
 LOG = logging.getLogger(__name__)
 
 
-def claim(tracker: resource_tracker.ResourceTracker,
-          request: claim_obj.ClaimRequest) -> claim_obj.Claim:
+def claim(host: host_mod.Host, builds: builds_mod.Builds,
+          request: claim_obj.ClaimRequest,
+          corrected: Callable[[], None]) -> claim_obj.Claim:
     """Claim devices of this host; they are not in its book yet.
 
-    What an earlier stay of the instance left here ends with the claim.
-
+    :param corrected: called when a part of the claim was aborted, since the
+        book was outdated
     :raises ClaimDenied: the conductor denied it
     :raises HostNotReady: the conductor knows less than this host
+    :raises Exception: it may have been granted all the same
     """
-    orphans = _release_orphans(tracker, request)
-    try:
-        # A release that is still pending, such as from before the instance was
-        # shelved, would end what is granted now.
-        tracker.flush_releases()
-        granted = _request(tracker, request)
-        while _corrects_book(tracker, request, granted):
-            granted = _request(tracker, request)
-        _check_against_book(tracker, granted)
-        return granted
-    finally:
-        # Some may have ended long ago, which had to be found out first.
-        if orphans:
-            tracker.assignments.remove(request.instance_uuid, orphans)
+    granted = host.session.call(host.api.claim, request)
+    while _corrects_book(host, builds, request, granted):
+        corrected()
+        granted = host.session.call(host.api.claim, request)
+    check_against_book(host, granted.assignments, is_claim=True)
+    return granted
 
 
-def _release_orphans(tracker: resource_tracker.ResourceTracker,
-                     request: claim_obj.ClaimRequest) -> Collection[str]:
-    """Release what an earlier stay of the instance left here; return it."""
-    operation = (
-        liveness.Operation(liveness.Kind.BUILD)
-        if request.migration_uuid is None else
-        liveness.Operation(liveness.Kind.PREPARE, request.migration_uuid))
-    try:
-        found = tracker.find_orphans(
-            tracker.assignments.of_instance(request.instance_uuid),
-            operation=operation)
-    except Exception:
-        LOG.exception('Cannot check what an earlier stay of instance %s left '
-                      'on %s; it stays assigned', request.instance_uuid,
-                      tracker.host)
-        return ()
-    if found:
-        LOG.warning(
-            'Releasing assignments on %s that nobody uses, as instance %s '
-            'claims devices there: %s', tracker.host, request.instance_uuid,
-            ', '.join(sorted(found)))
-        tracker.release(found)
-    return found
-
-
-def _request(tracker: resource_tracker.ResourceTracker,
-             request: claim_obj.ClaimRequest) -> claim_obj.Claim:
-    try:
-        return tracker.session.call(tracker.api.claim, request)
-    except exception.ClaimDenied as denied:
-        if denied.reason == request_mod.Reason.REQUEST_CHANGED:
-            # The book lacks what the conductor has, which a comparison ends.
-            tracker.request_reconcile()
-        raise
-    except (exception.Fenced, exception.NoSession):
-        raise
-    except Exception:
-        # It may have been granted all the same.
-        tracker.request_reconcile()
-        raise
-
-
-def _corrects_book(tracker: resource_tracker.ResourceTracker,
+def _corrects_book(host: host_mod.Host, builds: builds_mod.Builds,
                    request: claim_obj.ClaimRequest,
                    granted: claim_obj.Claim) -> bool:
     """Remove assignments from the book that a claim shows to be outdated.
@@ -97,44 +56,43 @@ def _corrects_book(tracker: resource_tracker.ResourceTracker,
     """
     devices = {assignment.stable_id for assignment in granted.assignments}
     own = {assignment.uuid for assignment in granted.assignments}
-    found = [assignment for assignment in tracker.assignments.all()
+    found = [assignment for assignment in host.assignments.all()
              if assignment.stable_id in devices
              and assignment.uuid not in own]
-    uuids = _ended(tracker, found)
-    with tracker.builds.lock:
+    uuids = _ended(host, found)
+    with builds.lock:
         # A guest that is being created may use them.
-        building = tracker.builds.current() - {request.instance_uuid}
+        building = builds.current() - {request.instance_uuid}
         ended = [assignment for assignment in found
                  if assignment.uuid in uuids
                  and assignment.instance_uuid not in building]
         for assignment in ended:
-            tracker.assignments.remove(
+            host.assignments.remove(
                 assignment.instance_uuid, [assignment.uuid])
     if not ended:
         return False
     LOG.warning(
         'Removed assignments from the book of %s that have ended in '
         'gpgpu-conductor: %s. Their devices are cleaned before they are '
-        'claimed again', tracker.host, ', '.join(
+        'claimed again', host.name, ', '.join(
             f'{assignment.uuid} (device {assignment.address}, instance '
             f'{assignment.instance_uuid})' for assignment in ended))
     outdated = {assignment.stable_id for assignment in ended}
     for touched in (True, False):
-        _abort(tracker, [
+        _abort(host, [
             assignment for assignment in granted.assignments
             if (assignment.stable_id in outdated) is touched], touched=touched)
-    tracker.refresh()
     return True
 
 
-def _ended(tracker: resource_tracker.ResourceTracker,
+def _ended(host: host_mod.Host,
            assignments: Sequence[claim_obj.Assignment]) -> set[str]:
     """Return the UUIDs of assignments that have ended in the conductor."""
     if not assignments:
         return set()
     try:
-        listed = tracker.session.call(
-            tracker.api.host_assignments,
+        listed = host.session.call(
+            host.api.host_assignments,
             [assignment.uuid for assignment in assignments])
     except exception.SessionLost:
         # The database was restored: it does not know them as ended either.
@@ -143,7 +101,7 @@ def _ended(tracker: resource_tracker.ResourceTracker,
             - {assignment.uuid for assignment in listed})
 
 
-def _abort(tracker: resource_tracker.ResourceTracker,
+def _abort(host: host_mod.Host,
            assignments: Sequence[claim_obj.Assignment], *,
            touched: bool) -> None:
     """Abort some assignments of a claim.
@@ -151,55 +109,149 @@ def _abort(tracker: resource_tracker.ResourceTracker,
     :param touched: whether their devices must be cleaned before the next use
     :raises Exception: the conductor may have aborted them all the same
     """
-    if not assignments:
-        return
-    try:
-        tracker.session.call(
-            tracker.api.abort,
+    if assignments:
+        host.session.call(
+            host.api.abort,
             [assignment.uuid for assignment in assignments], touched=touched)
-    except Exception:
-        tracker.request_reconcile()
-        raise
 
 
-def _check_against_book(tracker: resource_tracker.ResourceTracker,
-                        granted: claim_obj.Claim) -> None:
+def check_against_book(host: host_mod.Host,
+                       listed: Sequence[claim_obj.Assignment], *,
+                       is_claim: bool = False) -> None:
     """Refuse devices that this host knows to be used.
 
-    :raises HostNotReady: the claim was aborted
+    :param listed: what the conductor assigns here
+    :param is_claim: whether it is a new claim, which is aborted
+    :raises HostNotReady: the database is doubted
     """
-    found = tracker.assignments.contradictions(granted.assignments)
+    found = host.assignments.contradictions(listed)
     if not found:
         return
     try:
         # After SessionLost no call is possible; the next session ends it.
-        if tracker.session.is_active:
-            _abort(tracker, granted.assignments, touched=True)
+        if is_claim and host.session.is_active:
+            _abort(host, listed, touched=True)
     finally:
-        tracker.session.lose(doubted=True)
+        host.session.lose(doubted=True)
     raise exception.HostNotReady(
-        path=tracker.host,
-        reason=f'gpgpu-conductor granted devices that this host knows to be '
+        path=host.name,
+        reason=f'gpgpu-conductor assigns devices that this host knows to be '
                f'used: {"; ".join(found)}. Its database may have been '
-               f'restored from a backup')
+               f'restored from a backup. {host.name} reports anew what it has')
 
 
-def end(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
-        assignments: Sequence[claim_obj.Assignment]) -> None:
-    """End a claim of this host whose devices nobody has touched.
+@dataclasses.dataclass(kw_only=True)
+class _Preparation:
+    """What happened to the device of an assignment.
 
-    If the conductor does not answer, the claim is ended later.
-
-    :raises HostError: the release can be neither sent nor stored
+    :ivar touched: whether its hardware may have been changed
+    :ivar fault: fault of the hardware
+    :ivar driver_capacities: reports of a driver that had no capacity left,
+        read before anything was undone
     """
-    uuids = [assignment.uuid for assignment in assignments]
-    if not uuids:
-        return
-    tracker.assignments.remove(instance_uuid, uuids, uuids)
-    try:
-        tracker.inventory.accept(tracker.session.call(
-            tracker.api.abort, uuids, touched=False))
-    except Exception:
-        LOG.exception('Cannot end assignments %s on %s; they will be '
-                      'released', ', '.join(uuids), tracker.host)
-        tracker.release(uuids)
+
+    touched: bool = False
+    fault: str | None = None
+    driver_capacities: report_obj.DriverCapacities = dataclasses.field(
+        default_factory=dict)
+
+
+class OpenClaims:
+    """Assignments that this process has claimed and not activated.
+
+    Such a claim can be aborted: a device that was not touched is free at once,
+    and one that failed is reported. After a restart nobody knows what was
+    touched, so that all is released and cleaned. Thread-safe.
+    """
+
+    def __init__(self, backend: base.Host,
+                 book: assignments_mod.HostAssignments) -> None:
+        self._backend = backend
+        self._book = book
+        self._preparations: dict[str, _Preparation] = {}
+
+    def add(self, claimed: Iterable[claim_obj.Assignment]) -> None:
+        """Add a claim that the book has already."""
+        # Read before the book, which has every open claim that did not end.
+        known = set(self._preparations)
+        self.remove(known.difference(
+            assignment.uuid for assignment in self._book.all()))
+        for assignment in claimed:
+            if assignment.state == device_rules.DeviceState.PROVISIONING:
+                # One that is claimed again may have been prepared before.
+                self._preparations.setdefault(
+                    assignment.uuid, _Preparation(
+                        touched=self._book.is_prepared(assignment.stable_id)))
+
+    def remove(self, uuids: Iterable[str]) -> None:
+        """Remove assignments that were activated or have ended."""
+        for uuid in uuids:
+            self._preparations.pop(uuid, None)
+
+    def __contains__(self, assignment: claim_obj.Assignment) -> bool:
+        return assignment.uuid in self._preparations
+
+    def prepare(self, assignment: claim_obj.Assignment) -> None:
+        """Prepare the device of any assignment.
+
+        :raises HostError: see base.Host.prepare
+        """
+        device = base.HostDevice.of(assignment)
+        found = self._preparations.get(assignment.uuid, _Preparation())
+        touched, found.touched = found.touched, True
+        try:
+            self._backend.prepare(device)
+        except exception.NoDriverCapacity:
+            found.touched = touched
+            found.driver_capacities = self._backend.driver_capacity([device])
+            raise
+        except exception.HalfPrepared:
+            # Its cleaning gives it back to the host's driver.
+            raise
+        except exception.HostNotReady:
+            found.touched = touched
+            raise
+        except exception.HostError as exc:
+            found.fault = str(exc)
+            raise
+        found.fault = None
+
+    def abort(self, host: host_mod.Host,
+              assignments: Sequence[claim_obj.Assignment],
+              ) -> Iterator[inventory_obj.HostInventory | None]:
+        """Take devices back, and end their assignments.
+
+        :param assignments: of one instance
+        :returns: the conductor's answers
+        :raises Exception: the conductor may have ended some of them
+        """
+        found = {assignment.uuid: self._preparations.pop(assignment.uuid)
+                 for assignment in assignments}
+        for assignment in assignments:
+            if found[assignment.uuid].touched:
+                self._take_back(host, assignment)
+        self._book.remove(
+            assignments[0].instance_uuid, found,
+            [uuid for uuid, its in found.items() if not its.touched])
+        driver_capacities = dict(self._backend.driver_capacity(
+            map(base.HostDevice.of, assignments)))
+        # Usually all in one call: none was touched, or all and none is broken.
+        outcomes: dict[tuple[bool, str | None], list[str]] = {}
+        for uuid, its in found.items():
+            outcomes.setdefault((its.touched, its.fault), []).append(uuid)
+            driver_capacities.update(its.driver_capacities)
+        for (touched, fault), uuids in outcomes.items():
+            yield host.session.call(
+                host.api.abort, uuids, touched=touched, fault=fault,
+                driver_capacities=driver_capacities)
+
+    def _take_back(self, host: host_mod.Host,
+                   assignment: claim_obj.Assignment) -> None:
+        try:
+            self._backend.release(base.HostDevice.of(assignment))
+        except exception.HostError:
+            # The device becomes dirty or quarantined, not available.
+            LOG.exception(
+                'Cannot take device %s on %s back from instance %s; it is '
+                'cleaned before its next assignment', assignment.address,
+                host.name, assignment.instance_uuid)

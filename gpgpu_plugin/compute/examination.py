@@ -7,6 +7,7 @@ the resource tracker does by itself, earlier.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -15,29 +16,22 @@ from collections.abc import Sequence
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import orphans
-from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.objects import claim as claim_obj
+
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.compute import resource_tracker
 
 _Repair = drift.Repair
 
 
 class Examiner:
-    """Examination of one host.
+    """Examination of one host."""
 
-    :param domain_of: returns the state of an instance's domain on the host
-    :param domains: returns the domains with devices, None: it cannot list
-        them
-    """
-
-    def __init__(self, tracker: resource_tracker.ResourceTracker,
-                 domain_of: Callable[[str], liveness.Domain],
-                 domains: Callable[[], tuple[host_drifts.Guest, ...] | None],
-                 ) -> None:
+    def __init__(self, tracker: resource_tracker.ResourceTracker) -> None:
         self._tracker = tracker
-        self._domain_of = domain_of
-        self._domains = domains
 
     def drifts(self) -> tuple[drift.Drift, ...]:
         """Return the drifts of the host.
@@ -73,7 +67,7 @@ class Examiner:
         devices = tracker.api.device_list(
             gpgpu_context.admin(), host=tracker.host)
         hardware = tracker.backend.inspect()
-        guests = self._domains()
+        guests = tracker.driver.domains()
         instances = self._instances((*listed, *book.assigned))
         building |= tracker.builds.current()
         building |= tracker.assignments.changed_since(changes)
@@ -98,7 +92,8 @@ class Examiner:
              ) -> host_drifts.InstanceUse:
         """Return what the comparison with Nova would decide, and why."""
         host = self._tracker.host
-        domain, location = self._domain_of(uuid), orphans.location_of(uuid)
+        domain = self._tracker.driver.domain_of(uuid)
+        location = orphans.location_of(uuid)
         unused = liveness.unused(its, location, host, domain)
         return host_drifts.InstanceUse(
             unused=unused, is_deleted=location is None,
@@ -132,6 +127,6 @@ class Examiner:
         """Prepare the devices that the examination finds unprepared."""
         uuids = {found.subject for found in self.drifts()
                  if found.repair is _Repair.PREPARE}
-        self._tracker.restore(
+        tracker_api.restore(self._tracker, (
             assignment for assignment in self._tracker.assignments.all()
-            if assignment.uuid in uuids)
+            if assignment.uuid in uuids))

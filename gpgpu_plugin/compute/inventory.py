@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from collections.abc import Iterable
 
 from nova import context as nova_context
 from oslo_log import log as logging
@@ -45,12 +44,6 @@ class OfferedInventory:
         """Return the conductor's newest answer; None before the first one."""
         return self._newest
 
-    @property
-    def groups(self) -> tuple[inventory_obj.GroupInventory, ...]:
-        """Return the host's groups, as far as they are known."""
-        newest = self._newest
-        return newest.groups if newest is not None else ()
-
     def accept(self, inventory: inventory_obj.HostInventory | None) -> None:
         """Store the newer of the known inventory and the conductor's answer.
 
@@ -64,18 +57,10 @@ class OfferedInventory:
                 self._newest = inventory
                 self._acknowledge(inventory.generation)
 
-    def resource_classes(self) -> set[str]:
-        """Return the resource classes of the host's groups."""
-        return {offer.resource_class for group in self.groups
-                for offer in group.types}
-
     def provider_uuids(self) -> set[str]:
         """Return the UUIDs of the resource providers of the host's groups."""
-        return {group.provider_uuid for group in self.groups}
-
-    def owns_any(self, providers: Iterable[str]) -> bool:
-        """Return whether one of the providers is a group of this host."""
-        return not self.provider_uuids().isdisjoint(providers)
+        newest = self._newest
+        return newest.provider_uuids() if newest is not None else set()
 
     def apply(self, tree: nova_types.ProviderTree, node: str) -> None:
         """Put the groups into Nova's tree; makes no call.

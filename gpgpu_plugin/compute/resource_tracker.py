@@ -4,43 +4,59 @@
 Every event makes tasks due (``gpgpu_plugin.compute.tasks``), and ``run_once``
 runs the tasks that are due. One worker thread calls it at each interval and
 when it is woken. If no task is due, it makes no call. Builds and deletes call
-the other methods from Nova's threads.
+the methods of ``tracker_api.ResourceTrackerBase`` from Nova's threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import threading
 import time
+import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 from nova import context as nova_context
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
 from gpgpu_plugin.compute import allocation_removal
 from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import book_lock
 from gpgpu_plugin.compute import builds
+from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import cleaner
 from gpgpu_plugin.compute import cleanings
 from gpgpu_plugin.compute import guest_addresses
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
+from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.compute import releases
 from gpgpu_plugin.compute import schedule
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.compute import session
 from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.compute import tracker_api
+from gpgpu_plugin.compute import unexpected
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import transport as rpc_transport
 
 LOG = logging.getLogger(__name__)
 
@@ -52,33 +68,67 @@ _RETRY_INTERVAL = 0.5
 _CLEANING_INTERVAL = 5.0
 """Seconds until the next iteration while devices are being cleaned."""
 
-class ResourceTracker:
+
+def for_host(conf: cfg.ConfigOpts, host: str,
+             driver: tracker_api.VirtDriver) -> ResourceTracker:
+    """Return the tracker that claims from gpgpu-conductor.
+
+    Entry point ``conductor`` of ``gpgpu_plugin.resource_trackers``.
+
+    :raises ConfigInvalid: another process has the host's book, or the host
+        has no key
+    """
+    lock = book_lock.acquire(assignments.path_of(conf, host))
+    transport = rpc_transport.get_transport(conf)
+    host_class = extensions.load(extensions.HOSTS, driver.host_type)
+    tracker = ResourceTracker(
+        conf, host, host_class.for_host(conf, host, driver.guests()),
+        conductor_api.ConductorAPI(
+            conf, transport, caller=gpgpu_context.CallerKind.HOST, name=host),
+        driver, functools.partial(orphans.find, domain_of=driver.domain_of),
+        transport=transport)
+    tracker.book_lock = lock
+    tracker.is_here = functools.partial(orphans.is_here, host=host)
+    tracker.runs = lambda instance_uuid: (
+        driver.domain_of(instance_uuid).is_active)
+    tracker.arrived_with = functools.partial(
+        orphans.arrived_with, host=host, domain_of=driver.domain_of)
+    return tracker
+
+
+class ResourceTracker(tracker_api.ResourceTrackerBase):
     """Resource tracker of one host's groups, devices and assignments.
 
-    :param host: name of the nova-compute service
-    :param client: Nova's report client (``virtapi.reportclient``)
     :param find_orphans: given all assignments of an instance here, returns the
         UUIDs of those that nobody uses any more; not called while a build on
         this host has them; raises if that is unknown
     :param clock: seconds that only grow
+    :param transport: see HostService
     :ivar is_here: returns whether Nova has an instance on this host
     :ivar runs: returns whether the guest of an instance runs on this host
     :ivar arrived_with: returns the UUID of the migration, which is over, that
         made the guest of an instance that runs on this host
+    :ivar book_lock: open until the process ends: to close it would unlock the
+        book
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
                  backend: base.Host, api: conductor_api.ConductorAPI,
-                 client: nova_types.ReportClient,
+                 driver: tracker_api.VirtDriver,
                  find_orphans: tasks.FindOrphans,
-                 clock: Callable[[], float] = time.monotonic) -> None:
-        self.host = host
+                 clock: Callable[[], float] = time.monotonic,
+                 transport: rpc_transport.Transport | None = None) -> None:
+        super().__init__(conf, host, driver)
+        client = driver.virtapi.reportclient
+        self.book_lock: typing.TextIO | None = None
         self.backend = backend
         self.api = api
         self.assignments = assignments.HostAssignments(
             assignments.path_of(conf, host))
         self.allocation_removal = allocation_removal.AllocationRemoval(clock)
         self.guest_addresses = guest_addresses.GuestAddresses()
+        # Held by the thread that sends them.
+        self._sending = threading.Lock()
         self.inventory = inventory.OfferedInventory(
             host, client, lambda: bool(self.allocation_removal),
             self.assignments.acknowledge)
@@ -95,14 +145,17 @@ class ResourceTracker:
         self._schedule = schedule.Schedule(
             clock, conf.gpgpu.claim_lease, conf.gpgpu.digest_interval)
         self.builds = builds.Builds(self._build_left_out)
+        self._open_claims = claims.OpenClaims(backend, self.assignments)
+        self._unexpected = unexpected.UnexpectedAssignments(clock)
         self._cleanings = cleanings.Cleanings(
             conf.gpgpu.max_cleanings,
             lambda task: cleaner.clean(self._host(), task),
             self._cleaning_ended, clock=clock)
-        self.wake: Callable[[], None] = lambda: None
+        self.service = service.HostService(self, transport)
+        self.wake: Callable[[], None] = self.service.worker.wake
         self._node: tasks.ComputeNode | None = None
         self._managed_by_cyborg: dict[str, str] = {}
-        self._managed_by_others: tasks.ManagedElsewhere = lambda scan: {}
+        self._owners: tracker_api.Owners | None = None
         self._run = {
             _T.BEGIN: self._begin,
             _T.DIGEST: self._compare_digest,
@@ -115,12 +168,19 @@ class ResourceTracker:
             _T.CLEAN: self._clean,
         }
 
-    # -- what happened -> which tasks are due -------------------------------
+    # -- start and end ------------------------------------------------------
 
-    def exclude(self, owners: tasks.ManagedElsewhere) -> None:
-        """Exclude devices from all variants if ``owners`` returns an owner."""
-        self._managed_by_others = owners
-        self._schedule.require(_T.REPORT)
+    def start(self, node: str, node_uuid: str,
+              owners: tracker_api.Owners) -> None:
+        self.set_node(node, node_uuid)
+        # Before the first report: a GPU of other guests is not offered.
+        self._owners = owners
+        self.service.start(owners)
+
+    def stop(self) -> None:
+        self.service.stop()
+
+    # -- what happened -> which tasks are due -------------------------------
 
     def set_node(self, name: str, uuid: str) -> None:
         """Set the compute node below which the groups are."""
@@ -129,6 +189,7 @@ class ResourceTracker:
     def refresh(self) -> None:
         """Record that the conductor changed something about the host."""
         self._schedule.require(_T.FETCH, _T.CLEAN)
+        self.wake()
 
     def _cleaning_ended(self) -> None:
         self._schedule.require(_T.CLEAN)
@@ -139,17 +200,13 @@ class ResourceTracker:
         self.request_reconcile()
         self.refresh()
 
-    def allocation_removed(self, consumer: str) -> None:
-        """Record that Nova removes an allocation of devices that stay."""
-        self.allocation_removal.add(consumer)
-        self.request_reconcile()
-
-    def request_reconcile(self) -> None:
-        """Make a reconciliation due, since a call's outcome is unknown.
-
-        The call may still be running during the comparison, so another one
-        follows.
-        """
+    def request_reconcile(self,
+                          allocation_removal: str | None = None) -> None:
+        if allocation_removal is not None:
+            self.allocation_removal.add(allocation_removal)
+            self.wake()
+        # A call whose outcome is unknown may still be running during the
+        # comparison, so another one follows.
         self._schedule.require(_T.RECONCILE, _T.RECONCILE_LATER)
 
     def _build_left_out(self, instance_uuid: str) -> None:
@@ -159,7 +216,12 @@ class ResourceTracker:
     # -- Nova's tree --------------------------------------------------------
 
     def update_provider_tree(self, tree: nova_types.ProviderTree,
-                             node: str) -> bool:
+                             node: str) -> None:
+        if any([self._update_tree(tree, node), self._owners_changed(),
+                self._has_unexpected()]):
+            self.wake()
+
+    def _update_tree(self, tree: nova_types.ProviderTree, node: str) -> bool:
         """Put the groups into Nova's tree: memory only, never raises.
 
         :returns: whether the host is to be reported now
@@ -187,14 +249,157 @@ class ResourceTracker:
         self._schedule.require(_T.REPORT)
         return True
 
+    def _owners_changed(self) -> bool:
+        """Make a report due if a GPU has another owner; never raises."""
+        try:
+            if self._owners is None or not self._owners.changed():
+                return False
+        except Exception:
+            # Whatever it is, the host must stay usable; Nova asks again.
+            LOG.exception('Cannot read which GPUs of %s are used by guests '
+                          'that the plugin did not create; these GPUs stay '
+                          'unmanaged', self.host)
+            return False
+        self._schedule.require(_T.REPORT)
+        return True
+
+    def _has_unexpected(self) -> bool:
+        """Make a comparison due if Nova expects other assignments here."""
+        try:
+            found = self._unexpected.find(
+                self.assignments.all(), self.driver.virtapi._compute.rt,
+                self.builds.current())
+        except Exception:
+            # Whatever it is, the host must stay usable.
+            LOG.exception('Cannot compare the assignments of %s with Nova\'s '
+                          'resource tracker', self.host)
+            return False
+        if found:
+            LOG.info('%s has assignments of instances %s, which Nova does not '
+                     'expect there; comparing them with Nova', self.host,
+                     ', '.join(found))
+            self.request_reconcile()
+        return bool(found)
+
+    @property
+    def offered(self) -> inventory_obj.HostInventory | None:
+        return self.inventory.newest
+
+    # -- the book -----------------------------------------------------------
+
+    def assigned(self, instance_uuid: str | None = None,
+                 ) -> tuple[claim_obj.Assignment, ...]:
+        if instance_uuid is None:
+            return tuple(self.assignments.all())
+        return self.assignments.of_instance(instance_uuid)
+
+    @contextlib.contextmanager
+    def building(self, instance_uuid: str) -> Iterator[None]:
+        try:
+            with self.builds.running(instance_uuid):
+                yield
+        finally:
+            self.wake()
+
+    def fetch(self, instance_uuid: str) -> None:
+        listed = [
+            assignment for assignment in self.session.call(
+                self.api.host_assignments, [
+                    assignment.uuid for assignment
+                    in self.assignments.of_instance(instance_uuid)])
+            if assignment.instance_uuid == instance_uuid]
+        claims.check_against_book(self._host(), listed)
+        added = self.assignments.add_listed(instance_uuid, listed)
+        if added:
+            LOG.warning(
+                'The book of %s lacked devices of instance %s, which is about '
+                'to be started. They were fetched from gpgpu-conductor: %s',
+                self.host, instance_uuid, ', '.join(
+                    assignment.address for assignment in added))
+            tracker_api.restore(self, added)
+
     # -- the beginning of an assignment -------------------------------------
 
-    def activate(self, instance_uuid: str,
-                 claimed: Collection[claim_obj.Assignment]) -> None:
-        """Record that a guest has what was claimed for it.
+    def claim(self, request: claim_obj.ClaimRequest) -> claim_obj.Claim:
+        instance_uuid = request.instance_uuid
+        orphaned = self._release_orphans(request)
+        try:
+            # A release that is still pending, such as from before the instance
+            # was shelved, would end what is granted now.
+            self.flush_releases()
+            granted = self._claim(request)
+        finally:
+            # Some may have ended long ago, which had to be found out first.
+            if orphaned:
+                self.assignments.remove(instance_uuid, orphaned)
+        try:
+            self.assignments.add(instance_uuid, granted.assignments)
+        except Exception:
+            self._open_claims.add(granted.assignments)
+            self._abort(granted.assignments)
+            self.request_reconcile()
+            raise
+        self._open_claims.add(granted.assignments)
+        self.inventory.accept(granted.inventory)
+        return granted
 
-        :raises NotFound: part of the claim has ended
+    def _release_orphans(
+            self, request: claim_obj.ClaimRequest) -> Collection[str]:
+        """Release what an earlier stay of the instance left here; return it.
         """
+        operation = (
+            liveness.Operation(liveness.Kind.BUILD)
+            if request.migration_uuid is None else
+            liveness.Operation(liveness.Kind.PREPARE, request.migration_uuid))
+        try:
+            found = self.find_orphans(
+                self.assignments.of_instance(request.instance_uuid),
+                operation=operation)
+        except Exception:
+            LOG.exception('Cannot check what an earlier stay of instance %s '
+                          'left on %s; it stays assigned',
+                          request.instance_uuid, self.host)
+            return ()
+        if found:
+            LOG.warning(
+                'Releasing assignments on %s that nobody uses, as instance %s '
+                'claims devices there: %s', self.host, request.instance_uuid,
+                ', '.join(sorted(found)))
+            self.release(found)
+        return found
+
+    def _claim(self, request: claim_obj.ClaimRequest) -> claim_obj.Claim:
+        try:
+            return claims.claim(
+                self._host(), self.builds, request, self.refresh)
+        except exception.ClaimDenied as denied:
+            if denied.reason == request_mod.Reason.REQUEST_CHANGED:
+                # The book lacks what the conductor has, which a comparison
+                # ends.
+                self.request_reconcile()
+            raise
+        except (exception.Fenced, exception.NoSession):
+            raise
+        except Exception:
+            # It may have been granted all the same.
+            self.request_reconcile()
+            raise
+
+    def prepare(self, assignments: Iterable[claim_obj.Assignment]) -> None:
+        prepared = []
+        try:
+            for assignment in assignments:
+                self._open_claims.prepare(assignment)
+                prepared.append(assignment)
+        finally:
+            # Before the guest, of which the conductor may never hear.
+            self.assignments.prepare(prepared)
+
+    def attachment(self, assignment: claim_obj.Assignment) -> base.Attachment:
+        return self.backend.attachment(base.HostDevice.of(assignment))
+
+    def activate(self, instance_uuid: str,
+                 claimed: Sequence[claim_obj.Assignment]) -> None:
         uuids = [assignment.uuid for assignment in claimed]
         addresses = self.guest_addresses.due(uuids)
         self.inventory.accept(self.session.call(
@@ -202,48 +407,67 @@ class ResourceTracker:
                 map(base.HostDevice.of, claimed)), addresses))
         self.guest_addresses.accept(addresses)
         self.assignments.activated(instance_uuid, uuids)
-
-    def activate_late(self, instance_uuid: str,
-                      assigned: Iterable[claim_obj.Assignment]) -> None:
-        """Activate those of a guest's assignments that are not; never raises.
-
-        nova-compute was killed before it did so, or no conductor answered.
-        Until then they count as those of a build that may have failed.
-        """
-        late = [assignment for assignment in assigned
-                if assignment.state == device_rules.DeviceState.PROVISIONING]
-        if not late:
-            return
-        try:
-            self.activate(instance_uuid, late)
-        except Exception:
-            LOG.exception('Cannot activate the assignments of instance %s on '
-                          '%s; the next comparison does so if its guest runs',
-                          instance_uuid, self.host)
-            self.request_reconcile()
+        self._open_claims.remove(uuids)
+        self.inventory.push()
 
     # -- the end of an assignment -------------------------------------------
 
     def release_instance(
             self, instance_uuid: str,
-            which: Callable[[claim_obj.Assignment], bool] | None = None,
+            which: Callable[[claim_obj.Assignment], bool] | None = None, *,
+            host: str | None = None,
             allocation_removal: str | None = None) -> None:
-        """Release devices of an instance, later if no conductor answers.
+        if host not in (None, self.host):
+            self._abort_on(host, instance_uuid, which)
+            return
+        selected = list(filter(
+            which, self.assignments.of_instance(instance_uuid)))
+        if selected and allocation_removal is not None:
+            self.allocation_removal.add(allocation_removal)
+        used = [assignment.uuid for assignment in selected
+                if assignment not in self._open_claims]
+        if used:
+            self.release(used)
+            self.assignments.remove(instance_uuid, used)
+        self._abort(selected)
+        self.wake()
 
-        :param which: selects some of its assignments; default all
-        :param allocation_removal: the consumer whose allocation Nova removes
-            next, without a retry
+    def _abort(self, assignments: Iterable[claim_obj.Assignment]) -> None:
+        """End those of a claim that are open, later if no conductor answers.
+
         :raises HostError: see Releases.release
         """
-        uuids = [
-            assignment.uuid
-            for assignment in self.assignments.of_instance(instance_uuid)
-            if which is None or which(assignment)]
-        if uuids:
-            if allocation_removal is not None:
-                self.allocation_removal.add(allocation_removal)
+        opened = [assignment for assignment in assignments
+                  if assignment in self._open_claims]
+        if not opened:
+            return
+        uuids = [assignment.uuid for assignment in opened]
+        try:
+            for answer in self._open_claims.abort(self._host(), opened):
+                self.inventory.accept(answer)
+        except Exception:
+            # It may be active, though the answer did not arrive.
+            LOG.exception('Cannot end assignments %s on %s; they will be '
+                          'released', ', '.join(uuids), self.host)
             self.release(uuids)
-            self.assignments.remove(instance_uuid, uuids)
+        self.refresh()
+
+    def _abort_on(self, host: str | None, instance_uuid: str,
+                  which: Callable[[claim_obj.Assignment], bool] | None,
+                  ) -> None:
+        """End the claim of a migration's destination.
+
+        :raises Exception: the destination ends it later
+        """
+        uuids = [
+            assignment.uuid for assignment in self.api.instance_assignments(
+                gpgpu_context.current(), instance_uuid)
+            if assignment.host == host and (
+                which is None or which(assignment))]
+        if uuids:
+            # A destination that was restarted meanwhile has prepared all that
+            # is assigned there, this claim, too.
+            self.session.call(self.api.abort, uuids, touched=True)
 
     def release(self, uuids: Iterable[str]) -> None:
         """Release assignments now, or later if no conductor answers.
@@ -255,10 +479,6 @@ class ResourceTracker:
 
     def confirm_migration(
             self, confirmation: claim_obj.MigrationConfirmation) -> None:
-        """Confirm a migration from here, later if no conductor answers.
-
-        :raises HostError: see Releases.confirm
-        """
         if confirmation.source_assignments:
             # Nova removes the migration's allocation next.
             self.allocation_removal.add(confirmation.migration_uuid)
@@ -288,11 +508,8 @@ class ResourceTracker:
                 self.request_reconcile()
 
     def place(self, found: claim_obj.GuestAddresses) -> None:
-        """Send where a guest that starts has its devices; never raises.
-
-        What no conductor accepts stays due. The addresses of a claim that is
-        not active yet are sent with its activation.
-        """
+        # What no conductor accepts stays due. The addresses of a claim that is
+        # not active yet are sent with its activation.
         self.guest_addresses.note(found)
         try:
             if self._is_due(_T.GUEST_ADDRESSES):
@@ -305,23 +522,13 @@ class ResourceTracker:
                           'dynamic vendordata may have the previous PCI '
                           'addresses until the next iteration', self.host)
 
-    def restore(
-            self, assignments: Iterable[claim_obj.Assignment] | None = None,
-            ) -> None:
-        """Prepare assigned devices again, as after a reboot of the host.
-
-        See tasks.restore.
-
-        :param assignments: only these; None: all, which nothing else prepares
-            meanwhile
-        """
-        if assignments is None:
-            assignments = self.assignments.all()
-            if not self.session.is_reported or self.session.is_restored:
-                # A report would have made them, with a conductor's consent. It
-                # does not consent before it knows the book.
-                tasks.restore_vfs(self._host())
-        tasks.restore(self._host(), assignments)
+    def restore(self) -> None:
+        """Prepare all assigned devices, while nothing else prepares any."""
+        if not self.session.is_reported or self.session.is_restored:
+            # A report would have made them, with a conductor's consent. It
+            # does not consent before it knows the book.
+            tasks.restore_vfs(self._host())
+        tracker_api.restore(self, self.assignments.all())
 
     # -- tasks that are due -> done -----------------------------------------
 
@@ -429,7 +636,8 @@ class ResourceTracker:
             self.inventory.provider_uuids())
 
     def _managed_elsewhere(self, scan: scanner.Scan) -> dict[str, str]:
-        return self._managed_by_others(scan) | self._managed_by_cyborg
+        owners = {} if self._owners is None else self._owners.owners(scan)
+        return owners | self._managed_by_cyborg
 
     def _report(self) -> None:
         assert self._node is not None
@@ -450,15 +658,19 @@ class ResourceTracker:
             if assignment.state == device_rules.DeviceState.ASSIGNED})
 
     def _send_guest_addresses(self) -> None:
-        due = self._due_guest_addresses()
-        try:
-            self.inventory.accept(
-                tasks.send_guest_addresses(self._host(), due))
-        except exception.NotFound:
-            # The book has an assignment that has ended.
-            self.request_reconcile()
-        else:
-            self.guest_addresses.accept(due)
+        with self._sending:
+            due = self._due_guest_addresses()
+            if not due:
+                # Another thread has sent them meanwhile.
+                return
+            try:
+                self.inventory.accept(
+                    tasks.send_guest_addresses(self._host(), due))
+            except exception.NotFound:
+                # The book has an assignment that has ended.
+                self.request_reconcile()
+            else:
+                self.guest_addresses.accept(due)
 
     def _fetch(self) -> None:
         try:
@@ -516,7 +728,7 @@ class ResourceTracker:
                 if assignment.state == device_rules.DeviceState.PROVISIONING
                 and assignment.role is claim_obj.ClaimRole.INSTANCE]
             if built and self.runs(instance_uuid):
-                self.activate_late(instance_uuid, built)
+                tracker_api.activate_late(self, instance_uuid, built)
             [*claims] = {assignment.migration_uuid for assignment in its}
             if len(claims) == 1 and claims[0] is not None and (
                     self.arrived_with(instance_uuid) == claims[0]):

@@ -28,7 +28,6 @@ from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
@@ -392,20 +391,3 @@ def restore_vfs(host: host_mod.Host) -> None:
         # Whatever it is, the host must stay usable.
         LOG.exception('Cannot create VFs on %s; its guests with VFs do not '
                       'start', host.name)
-
-
-def restore(host: host_mod.Host,
-            assigned: Iterable[claim_obj.Assignment]) -> None:
-    """Prepare assigned devices again, as after a reboot of the host.
-
-    Devices that are ready stay as they are. Never raises.
-    """
-    for assignment in assigned:
-        try:
-            host.backend.prepare(base.HostDevice.of(assignment))
-            host.assignments.prepare([assignment])
-        except exception.HostError:
-            # Its guest does not start, and says why; the others do.
-            LOG.exception(
-                'Cannot prepare device %s on %s for instance %s',
-                assignment.address, host.name, assignment.instance_uuid)

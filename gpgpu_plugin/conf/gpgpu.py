@@ -95,6 +95,12 @@ OPTS = [
              'scheduler hint gpgpu_device instead of requesting them by a '
              'flavor. Only gpgpu-conductor reads it. By default no project '
              'may, and a server with the hint is refused.'),
+    cfg.StrOpt(
+        'resource_tracker', default='conductor',
+        help='Name of the entry point in gpgpu_plugin.resource_trackers by '
+             'which nova-compute decides who has which GPU of its host. '
+             '"conductor" claims from gpgpu-conductor; packages of third '
+             'parties may install others.'),
     cfg.IntOpt(
         'claim_lease', default=600, min=10,
         help='Seconds for which a claim that was not activated is presumed '

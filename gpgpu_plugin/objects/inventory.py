@@ -38,3 +38,12 @@ class HostInventory:
     node_uuid: str
     generation: int
     groups: tuple[GroupInventory, ...] = ()
+
+    def resource_classes(self) -> set[str]:
+        """Return the resource classes of the groups."""
+        return {offer.resource_class for group in self.groups
+                for offer in group.types}
+
+    def provider_uuids(self) -> set[str]:
+        """Return the UUIDs of the groups' resource providers."""
+        return {group.provider_uuid for group in self.groups}

@@ -21,6 +21,7 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
@@ -31,7 +32,6 @@ from gpgpu_plugin.virt import guest_file
 from gpgpu_plugin.virt import libvirt_domains
 from gpgpu_plugin.virt import mixin
 from gpgpu_plugin.virt import scrub_guest
-from gpgpu_plugin.virt import service
 
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
@@ -45,11 +45,11 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
     gpu_host = 'local'
 
     def _gpu_owner_records(
-            self, node_uuid: str) -> tuple[service.OwnerRecords, ...]:
+            self, node_uuid: str) -> tuple[tracker_api.OwnerRecords, ...]:
         return (libvirt_domains.OtherDomains(
             self._host, lambda: {
                 assignment.address
-                for assignment in self.gpu_tracker.assignments.all()}),
+                for assignment in self.gpu_tracker.assigned()}),
             *super()._gpu_owner_records(node_uuid))
 
     def _gpu_domains(self) -> tuple[host_drifts.Guest, ...] | None:
@@ -84,7 +84,9 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
             assignments are left out, as they are added here
         """
         attachments = self.gpu_attachments(instance)
-        own = self.gpu_tracker.assignments.uuids_of_instance(instance.uuid)
+        # The UUID of an mdev is that of its assignment.
+        own = {assignment.uuid
+               for assignment in self.gpu_tracker.assigned(instance.uuid)}
         guest = super()._get_guest_config(
             instance, network_info, image_meta, disk_info, rescue,
             block_device_info, context,
@@ -107,18 +109,18 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
                           'each is read again when it starts', host)
 
     def _gpu_read_guests(self) -> None:
-        book = self.gpu_tracker.assignments
-        if not book.all():
+        tracker = self.gpu_tracker
+        if not tracker.assigned():
             return
-        for guest in self._host.list_guests():
-            assigned = book.of_instance(guest.uuid)
-            if assigned:
-                self.gpu_tracker.guest_addresses.note(guest_file.addresses(
-                    guest.get_xml_desc(), (
-                        (assignment, self.gpu_tracker.backend.attachment(
-                            base.HostDevice.of(assignment)))
-                        for assignment in assigned)))
-        self._gpu_wake()
+        found: dict[str, tuple[str, ...]] = {}
+        try:
+            for guest in self._host.list_guests():
+                if assigned := tracker.assigned(guest.uuid):
+                    found |= guest_file.addresses(guest.get_xml_desc(), (
+                        (assignment, tracker.attachment(assignment))
+                        for assignment in assigned))
+        finally:
+            tracker.place(found)
 
     def _create_guest(
             self, context: nova_types.Context, xml: str,

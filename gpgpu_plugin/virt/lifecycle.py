@@ -19,7 +19,7 @@ from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import orphans
-from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
@@ -79,10 +79,9 @@ class LifecycleMixin(service.ServiceMixin):
     def _gpu_rebuild_failed(self, instance: nova_types.Instance) -> None:
         tracker = self.gpu_tracker
         if (instance.host == tracker.host
-                and tracker.assignments.of_instance(instance.uuid)):
+                and tracker.assigned(instance.uuid)):
             # The devices stay; an evacuation releases them itself.
-            tracker.allocation_removed(instance.uuid)
-            self._gpu_wake()
+            tracker.request_reconcile(instance.uuid)
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: nova_types.Instance,
@@ -106,28 +105,26 @@ class LifecycleMixin(service.ServiceMixin):
         :raises GPUOperationFailed: an error of the plugin, as the guest would
             have too few of them
         """
-        book, selectors = self.gpu_tracker.assignments, (
-            self._gpu_at_work.selectors)
+        tracker, selectors = self.gpu_tracker, self._gpu_at_work.selectors
         if instance.uuid in selectors:
             # Called by another method of the driver, such as power_on by
             # FakeDriver's reboot: the outer one decides.
             yield
             return
-        assigned = was_assigned or book.of_instance(instance.uuid)
+        assigned = was_assigned or tracker.assigned(instance.uuid)
         # Registered first: from then on no comparison ends what is assigned.
         with (self._gpu_locks.hold(instance.uuid),
-              self.gpu_tracker.builds.running(instance.uuid),
+              tracker.building(instance.uuid),
               virt_exception.explained(instance)):
-            if uses_assigned and assigned and not book.of_instance(
+            if uses_assigned and assigned and not tracker.assigned(
                     instance.uuid):
                 raise virt_exception.GPUAssignmentsEnded(
                     instance=instance.uuid)
             if select is None:
-                select = functools.partial(
-                    roles.current, instance, self.gpu_tracker)
+                select = functools.partial(roles.current, instance, tracker)
             if uses_assigned:
                 requested_devices.ensure(
-                    self.gpu_tracker, instance, select, claims=claims)
+                    tracker, instance, select, claims=claims)
             selectors[instance.uuid] = select()
             try:
                 yield
@@ -136,7 +133,6 @@ class LifecycleMixin(service.ServiceMixin):
                 raise
             finally:
                 del selectors[instance.uuid]
-                self._gpu_wake()
 
     # -- spawn --------------------------------------------------------------
 
@@ -155,7 +151,7 @@ class LifecycleMixin(service.ServiceMixin):
             nova_spawn()
             return
         was_assigned = bool(
-            self.gpu_tracker.assignments.of_instance(instance.uuid))
+            self.gpu_tracker.assigned(instance.uuid))
         build = self._gpu_build(instance)
         with self._gpu_denial(context, instance, build):
             named = self._gpu_named.of(instance.uuid)
@@ -203,9 +199,9 @@ class LifecycleMixin(service.ServiceMixin):
 
         If the flavor requests none, their claim is denied.
         """
-        inventory = self.gpu_tracker.inventory
-        return (inventory.owns_any(allocations or ())
-                if inventory.newest is not None else
+        offered = self.gpu_tracker.offered
+        return (not offered.provider_uuids().isdisjoint(allocations or ())
+                if offered is not None else
                 any(request_mod.may_be_gpu(name)
                     for allocation in (allocations or {}).values()
                     for name in allocation['resources']))
@@ -314,7 +310,7 @@ class LifecycleMixin(service.ServiceMixin):
         It ends what the guest does not have, and begins the usage of the rest.
         """
         if any(assignment.migration_uuid for assignment in
-               self.gpu_tracker.assignments.of_instance(instance.uuid)):
+               self.gpu_tracker.assigned(instance.uuid)):
             self.gpu_tracker.request_reconcile()
 
     def power_on(self, context: nova_types.Context,
@@ -352,14 +348,14 @@ class LifecycleMixin(service.ServiceMixin):
 
         :raises HostError: a device is still missing; the guest was not changed
         """
-        self.gpu_tracker.restore(self._gpu_of_guest(instance))
+        tracker_api.restore(self.gpu_tracker, self._gpu_of_guest(instance))
         self.gpu_attachments(instance)
         self._gpu_activate_late(instance)
 
     def _gpu_activate_late(self, instance: nova_types.Instance) -> None:
         """Activate what a failed migration or killed build left here."""
-        self.gpu_tracker.activate_late(
-            instance.uuid, self._gpu_of_guest(instance))
+        tracker_api.activate_late(
+            self.gpu_tracker, instance.uuid, self._gpu_of_guest(instance))
 
     def gpu_attachments(
             self, instance: nova_types.Instance) -> list[base.Attachment]:
@@ -367,14 +363,13 @@ class LifecycleMixin(service.ServiceMixin):
 
         :raises HostError: a device is missing
         """
-        return [self.gpu_tracker.backend.attachment(
-                    base.HostDevice.of(assignment))
+        return [self.gpu_tracker.attachment(assignment)
                 for assignment in self._gpu_of_guest(instance)]
 
     def _gpu_of_guest(self, instance: nova_types.Instance,
                       ) -> list[claim_obj.Assignment]:
         """Return the assignments of the guest, in the same order."""
-        assigned = self.gpu_tracker.assignments.of_instance(instance.uuid)
+        assigned = self.gpu_tracker.assigned(instance.uuid)
         if not assigned:
             return []
         selector = self._gpu_at_work.selectors.get(
@@ -396,10 +391,10 @@ class LifecycleMixin(service.ServiceMixin):
 
     def _gpu_release(
             self, instance: nova_types.Instance,
-            tracker: resource_tracker.ResourceTracker,
+            tracker: tracker_api.ResourceTrackerBase,
             operation: liveness.Operation = liveness.DESTROY) -> None:
         """Release what the instance does not need without its guest here."""
-        assigned = tracker.assignments.of_instance(instance.uuid)
+        assigned = tracker.assigned(instance.uuid)
         unused = self._gpu_unused(instance, operation) or frozenset()
         if len(unused) < len(assigned) and instance.task_state is None:
             # An evacuation is not over; nobody calls when it is.
@@ -410,7 +405,6 @@ class LifecycleMixin(service.ServiceMixin):
         tracker.release_instance(
             instance.uuid, lambda assignment: assignment.uuid in unused,
             allocation_removal=instance.uuid if without_retry else None)
-        self._gpu_wake()
 
     def _gpu_unused(self, instance: nova_types.Instance,
                     operation: liveness.Operation) -> frozenset[str] | None:
@@ -420,7 +414,7 @@ class LifecycleMixin(service.ServiceMixin):
         """
         try:
             return orphans.find(
-                self.gpu_tracker.assignments.of_instance(instance.uuid),
+                self.gpu_tracker.assigned(instance.uuid),
                 self._gpu_domain, operation, instance)
         except Exception:
             LOG.exception(

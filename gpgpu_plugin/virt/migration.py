@@ -21,16 +21,13 @@ from nova import exception as nova_exception
 from nova import objects
 from oslo_log import log as logging
 
-from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
@@ -55,7 +52,7 @@ def _image_meta(image: object) -> nova_types.ImageMeta:
     return typing.cast('nova_types.ImageMeta', image)
 
 
-def claim(tracker: resource_tracker.ResourceTracker,
+def claim(tracker: tracker_api.ResourceTrackerBase,
           request: claim_obj.ClaimRequest,
           fit: numa.MoveFit) -> move_claim.End:
     """Claim devices for a guest that comes here.
@@ -64,16 +61,16 @@ def claim(tracker: resource_tracker.ResourceTracker,
     :returns: function that ends the claim if the guest does not come
     """
     request = fit.extend(request)
-    granted = claims.claim(tracker, request)
+    granted = tracker.claim(request)
+    uuids = {assignment.uuid for assignment in granted.assignments}
     end = functools.partial(
-        claims.end, tracker, request.instance_uuid, granted.assignments)
+        tracker.release_instance, request.instance_uuid,
+        lambda assignment: assignment.uuid in uuids)
     try:
-        tracker.assignments.add(request.instance_uuid, granted.assignments)
         fit.follow(request, granted)
     except Exception:
         end()
         raise
-    tracker.inventory.accept(granted.inventory)
     return end
 
 
@@ -97,8 +94,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
     def _gpu_unclaim(self, instance: nova_types.Instance) -> None:
         try:
-            unclaim(self.gpu_tracker, instance.uuid, roles.migration_at(
-                instance, self.gpu_tracker.host))
+            migration = roles.migration_at(instance, self.gpu_tracker.host)
+            self.gpu_tracker.release_instance(
+                instance.uuid, roles.destination_of(migration),
+                host=migration.dest_compute)
         except Exception:
             LOG.exception('Cannot end the claim that the failed migration of '
                           'instance %s made on its destination; the '
@@ -130,7 +129,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             try:
                 remove()
             except Exception:
-                self.gpu_tracker.allocation_removed(migration.uuid)
+                self.gpu_tracker.request_reconcile(migration.uuid)
                 raise
             self._gpu_confirm(migration, instance)
 
@@ -142,7 +141,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         instance where it is, even here.
         """
         tracker = self.gpu_tracker
-        assigned = tracker.assignments.of_instance(instance.uuid)
+        assigned = tracker.assigned(instance.uuid)
         unused = self._gpu_unused(instance, liveness.Operation(
             liveness.Kind.CONFIRM, migration.uuid))
         kept = {assignment.migration_uuid for assignment in assigned
@@ -150,7 +149,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         if unused is None or len(kept) > 1 or any(
                 assignment.exact for assignment in assigned):
             # The migration's allocation has them, and Nova removes it next.
-            tracker.allocation_removed(migration.uuid)
+            tracker.request_reconcile(migration.uuid)
         if unused is None or len(kept) > 1:
             return
         # Across cells this cell's record still has the old flavor.
@@ -170,9 +169,9 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         """Create the guest on the source again, with the devices kept."""
         with self._gpu_working(instance, functools.partial(
                 roles.current, instance, self.gpu_tracker, migration)):
-            prepare(self.gpu_tracker, filter(
+            self.gpu_tracker.prepare(filter(
                 self._gpu_at_work.selectors[instance.uuid],
-                self.gpu_tracker.assignments.of_instance(instance.uuid)))
+                self.gpu_tracker.assigned(instance.uuid)))
             super().finish_revert_migration(
                 context, instance, network_info, migration, *args, **kwargs)
 
@@ -245,7 +244,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             refusal = exact.mixed(
                 demand.resource_class for demand in request.demands)
         elif not any(assignment.exact for assignment in
-                     tracker.assignments.of_instance(instance.uuid)):
+                     tracker.assigned(instance.uuid)):
             refusal = exact.elsewhere(named)
         if refusal is not None:
             raise exception.ClaimDenied(
@@ -273,29 +272,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
                 nova_finish()
 
 
-def unclaim(tracker: resource_tracker.ResourceTracker,
-            instance_uuid: str, migration: nova_types.Migration) -> None:
-    """End the claim of a migration's destination.
-
-    :raises Exception: the destination ends it later
-    """
-    is_destination = roles.destination_of(migration)
-    uuids = [
-        assignment.uuid for assignment in tracker.api.instance_assignments(
-            gpgpu_context.current(), instance_uuid)
-        if assignment.host == migration.dest_compute
-        and is_destination(assignment)]
-    if not uuids:
-        return
-    # A destination that was restarted meanwhile has prepared all that is
-    # assigned there, this claim, too.
-    tracker.session.call(tracker.api.abort, uuids, touched=True)
-    if migration.dest_compute == tracker.host:
-        tracker.assignments.remove(instance_uuid, uuids)
-        tracker.refresh()
-
-
-def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
+def finish(tracker: tracker_api.ResourceTrackerBase, instance_uuid: str,
            migration: nova_types.Migration, providers: Iterable[str],
            nova_finish: Callable[[], None]) -> None:
     """Create the guest on the destination with the devices claimed for it.
@@ -304,25 +281,14 @@ def finish(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
     :raises NotFound: nothing was claimed although Placement allocated
     """
     assignments = list(filter(
-        roles.destination_of(migration),
-        tracker.assignments.of_instance(instance_uuid)))
-    if not assignments:
-        if tracker.inventory.owns_any(providers):
-            raise exception.NotFound(
-                kind='claim for migration', name=migration.uuid)
-        nova_finish()
-        return
-    prepare(tracker, assignments)
-    # Before the guest is made: whatever happens from here on, the devices
-    # are the instance's, which is not built a second time.
-    tracker.activate(instance_uuid, assignments)
+        roles.destination_of(migration), tracker.assigned(instance_uuid)))
+    if assignments:
+        tracker.prepare(assignments)
+        # Before the guest is made: whatever happens from here on, the devices
+        # are the instance's, which is not built a second time.
+        tracker.activate(instance_uuid, assignments)
+    elif tracker.offered and not (
+            tracker.offered.provider_uuids().isdisjoint(providers)):
+        raise exception.NotFound(
+            kind='claim for migration', name=migration.uuid)
     nova_finish()
-    tracker.inventory.push()
-
-
-def prepare(tracker: resource_tracker.ResourceTracker,
-            assignments: Iterable[claim_obj.Assignment]) -> None:
-    """Prepare devices for a guest; skip those that are ready."""
-    for assignment in assignments:
-        tracker.backend.prepare(base.HostDevice.of(assignment))
-        tracker.assignments.prepare([assignment])

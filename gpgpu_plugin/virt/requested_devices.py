@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import collections
 
-from oslo_log import log as logging
-
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import orphans
-from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import roles
-
-LOG = logging.getLogger(__name__)
 
 _START_AGAIN = 'start the server again when it is mended'
 
@@ -35,22 +30,22 @@ def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
         return True
 
 
-def has_gpus(tracker: resource_tracker.ResourceTracker,
+def has_gpus(tracker: tracker_api.ResourceTrackerBase,
              instance: nova_types.Instance) -> bool:
     """Return whether an instance has GPUs here, or its flavor requests some.
 
     Its flavor may request devices of other services under classes of their
     own, which are no reason to refuse an operation.
     """
-    if tracker.assignments.of_instance(instance.uuid):
+    if tracker.assigned(instance.uuid):
         return True
-    if tracker.inventory.newest is None:
+    if tracker.offered is None:
         # Which classes are the plugin's is not known yet.
         return asks_for_gpus(instance.flavor)
     return bool(_demands(tracker, instance.flavor))
 
 
-def ensure(tracker: resource_tracker.ResourceTracker,
+def ensure(tracker: tracker_api.ResourceTrackerBase,
            instance: nova_types.Instance, select: roles.Select, *,
            claims: bool = False) -> None:
     """Ensure that the book has the devices that a guest's flavor requests.
@@ -78,14 +73,14 @@ def ensure(tracker: resource_tracker.ResourceTracker,
         _lacking(tracker, instance, instance.flavor, select)
         and _lacking(tracker, instance, flavor, select))
     if lacking and not (
-            claims and not tracker.assignments.of_instance(instance.uuid)):
+            claims and not tracker.assigned(instance.uuid)):
         raise virt_exception.GPUsMissing(
             instance=instance.uuid, host=tracker.host, lacking=lacking,
             reason='gpgpu-conductor has no other assignments of it there',
             remedy='shelve and unshelve the instance, which claims GPUs anew')
 
 
-def _lacking(tracker: resource_tracker.ResourceTracker,
+def _lacking(tracker: tracker_api.ResourceTrackerBase,
              instance: nova_types.Instance, flavor: nova_types.Flavor | None,
              select: roles.Select) -> str:
     """Return what a guest with a flavor lacks, in words; '' for nothing.
@@ -97,7 +92,7 @@ def _lacking(tracker: resource_tracker.ResourceTracker,
         return ''
     assigned = collections.Counter(
         assignment.resource_class for assignment in filter(
-            select(), tracker.assignments.of_instance(instance.uuid)))
+            select(), tracker.assigned(instance.uuid)))
     if flavor is None:
         return '' if assigned else 'its GPUs'
     return ', '.join(
@@ -106,7 +101,7 @@ def _lacking(tracker: resource_tracker.ResourceTracker,
         if demand.count > assigned[demand.resource_class])
 
 
-def _demands(tracker: resource_tracker.ResourceTracker,
+def _demands(tracker: tracker_api.ResourceTrackerBase,
              flavor: nova_types.Flavor) -> tuple[request_mod.Demand, ...]:
     """Return a flavor's demands for classes of the plugin.
 
@@ -119,10 +114,11 @@ def _demands(tracker: resource_tracker.ResourceTracker,
     except exception.Invalid:
         # No claim is granted for it.
         return ()
-    return request.own(tracker.inventory.resource_classes()).demands
+    return request.own(
+        tracker.offered.resource_classes() if tracker.offered else ()).demands
 
 
-def _flavor_of_devices(tracker: resource_tracker.ResourceTracker,
+def _flavor_of_devices(tracker: tracker_api.ResourceTrackerBase,
                        instance: nova_types.Instance,
                        ) -> nova_types.Flavor | None:
     """Return the flavor for which the devices were claimed; None: unknown.
@@ -137,45 +133,16 @@ def _flavor_of_devices(tracker: resource_tracker.ResourceTracker,
     return new if new is not None and new.id == brought.new_flavor else None
 
 
-def _fetch(tracker: resource_tracker.ResourceTracker,
+def _fetch(tracker: tracker_api.ResourceTrackerBase,
            instance: nova_types.Instance, lacking: str) -> None:
-    """Fetch an instance's assignments into the book, and prepare the devices.
+    """Fetch an instance's assignments, and prepare the devices.
 
-    :raises GPUsMissing: the conductor does not answer, or contradicts the book
+    :raises GPUsMissing: nobody answers, or the answer cannot be right
     """
-    book = tracker.assignments
     try:
-        listed = [
-            assignment for assignment in tracker.session.call(
-                tracker.api.host_assignments, [
-                    assignment.uuid for assignment
-                    in book.of_instance(instance.uuid)])
-            if assignment.instance_uuid == instance.uuid]
+        tracker.fetch(instance.uuid)
     except exception.GPUPluginException as exc:
         raise virt_exception.GPUsMissing(
             instance=instance.uuid, host=tracker.host, lacking=lacking,
-            reason=f'{book.path} does not have them, and gpgpu-conductor '
-                   f'cannot be asked: {virt_exception.reason(exc)}. Check '
-                   f'that a gpgpu-conductor runs and that the broker can be '
-                   f'reached', remedy=_START_AGAIN) from exc
-    if found := book.contradictions(listed):
-        tracker.session.lose(doubted=True)
-        raise virt_exception.GPUsMissing(
-            instance=instance.uuid, host=tracker.host, lacking=lacking,
-            reason=f'gpgpu-conductor has devices for it that this host knows '
-                   f'to be used: {"; ".join(found)}. Its database may have '
-                   f'been restored from a backup. {tracker.host} reports '
-                   f'anew what it has', remedy=_START_AGAIN)
-    _add(tracker, instance.uuid, listed)
-
-
-def _add(tracker: resource_tracker.ResourceTracker, instance_uuid: str,
-         listed: list[claim_obj.Assignment]) -> None:
-    added = tracker.assignments.add_listed(instance_uuid, listed)
-    if added:
-        LOG.warning(
-            'The book of %s lacked devices of instance %s, which is about to '
-            'be started. They were fetched from gpgpu-conductor: %s',
-            tracker.host, instance_uuid, ', '.join(
-                assignment.address for assignment in added))
-        tracker.restore(added)
+            reason=f'they cannot be fetched: {virt_exception.reason(exc)}',
+            remedy=_START_AGAIN) from exc

@@ -14,7 +14,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import orphans
-from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.objects import claim
 
 Selector = Callable[[claim.Assignment], bool]
@@ -60,7 +60,7 @@ def of_build(assignment: claim.Assignment) -> bool:
 
 
 def current(instance: nova_types.Instance,
-            tracker: resource_tracker.ResourceTracker,
+            tracker: tracker_api.ResourceTrackerBase,
             without: nova_types.Migration | None = None) -> Selector:
     """Select the assignments that the instance uses here between migrations.
 
@@ -71,7 +71,7 @@ def current(instance: nova_types.Instance,
     """
     claims = liveness.claims_of(
         assignment for assignment
-        in tracker.assignments.of_instance(instance.uuid)
+        in tracker.assigned(instance.uuid)
         if without is None or assignment.migration_uuid != without.uuid)
     selected = (
         liveness.current(
@@ -81,13 +81,13 @@ def current(instance: nova_types.Instance,
 
 
 def spawned(instance: nova_types.Instance,
-            tracker: resource_tracker.ResourceTracker,
+            tracker: tracker_api.ResourceTrackerBase,
             keeps: bool) -> Selector:
     """Select the assignments that a guest gets that is spawned here.
 
     :param keeps: whether it is rebuilt in place
     """
-    if keeps and tracker.assignments.of_instance(instance.uuid):
+    if keeps and tracker.assigned(instance.uuid):
         return current(instance, tracker)
     return of_build
 

@@ -13,15 +13,11 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from gpgpu_plugin import exception
-from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import exact_allocation
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import report as report_obj
 
 LOG = logging.getLogger(__name__)
 
@@ -38,15 +34,11 @@ class Spawn:
         removes the allocation on this host without a retry
     :ivar was_assigned: whether the devices were assigned to the instance
         before
-    :ivar touched: UUIDs of assignments whose hardware may have been changed
-    :ivar faults: faults of the hardware, by assignment UUID
-    :ivar driver_capacities: reports of drivers that had no capacity left, read
-        before anything was undone
     :ivar client: Nova's report client
     :ivar added: what was added to the instance's allocation in Placement
     """
 
-    tracker: resource_tracker.ResourceTracker
+    tracker: tracker_api.ResourceTrackerBase
     request: claim_obj.ClaimRequest
     spawn: Callable[[], None]
     destroy: Callable[[], None]
@@ -56,9 +48,6 @@ class Spawn:
     allocation_removal: bool = False
     assignments: tuple[claim_obj.Assignment, ...] = ()
     was_assigned: bool = False
-    touched: set[str] = dataclasses.field(default_factory=set)
-    faults: dict[str, str] = dataclasses.field(default_factory=dict)
-    driver_capacities: report_obj.DriverCapacities | None = None
     client: nova_types.ReportClient | None = None
     added: nova_types.Allocations = dataclasses.field(default_factory=dict)
 
@@ -78,20 +67,17 @@ class Step:
 
 
 def _claim(run: Spawn) -> None:
-    instance_uuid = run.request.instance_uuid
-    assigned = run.tracker.assignments.of_instance(instance_uuid)
+    assigned = run.tracker.assigned(run.request.instance_uuid)
     if run.keeps and assigned:
         # No call: a guest is made anew also while no conductor answers.
         run.assignments, run.was_assigned = assigned, True
         return
-    claim = claims.claim(run.tracker, run.request)
+    claim = run.tracker.claim(run.request)
     run.assignments = claim.assignments
     # Claimed and activated before: they are the instance's already.
     run.was_assigned = bool(claim.assignments) and all(
         assignment.state == device_rules.DeviceState.ASSIGNED
         for assignment in claim.assignments)
-    run.tracker.assignments.add(instance_uuid, run.assignments)
-    run.tracker.inventory.accept(claim.inventory)
     run.claimed(run.request, claim)
 
 
@@ -101,38 +87,10 @@ def _unclaim(run: Spawn) -> None:
         run.tracker.request_reconcile()
     if run.was_assigned or not run.assignments:
         return
-    tracker = run.tracker
-    if run.allocation_removal:
-        tracker.allocation_removal.add(run.request.instance_uuid)
-    tracker.assignments.remove(
-        run.request.instance_uuid, run.uuids,
-        set(run.uuids) - run.touched)
-    try:
-        _abort(run)
-    except exception.Conflict:
-        # Activated, though the answer did not arrive.
-        tracker.release(run.uuids)
-    except exception.ConductorUnavailable:
-        tracker.release(run.uuids)
-    tracker.refresh()
-
-
-def _abort(run: Spawn) -> None:
-    # Usually all in one call: none was touched, or all and none is broken.
-    outcomes: dict[tuple[bool, str | None], list[str]] = {}
-    for uuid in run.uuids:
-        outcomes.setdefault(
-            (uuid in run.touched, run.faults.get(uuid)), []).append(uuid)
-    driver_capacities = run.driver_capacities or _driver_capacities(run)
-    for (touched, fault), uuids in outcomes.items():
-        run.tracker.inventory.accept(run.tracker.session.call(
-            run.tracker.api.abort, uuids, touched=touched, fault=fault,
-            driver_capacities=driver_capacities))
-
-
-def _driver_capacities(run: Spawn) -> report_obj.DriverCapacities:
-    return run.tracker.backend.driver_capacity(
-        map(base.HostDevice.of, run.assignments))
+    instance_uuid = run.request.instance_uuid
+    run.tracker.release_instance(
+        instance_uuid, lambda assignment: assignment.uuid in run.uuids,
+        allocation_removal=instance_uuid if run.allocation_removal else None)
 
 
 def _allocate(run: Spawn) -> None:
@@ -143,8 +101,10 @@ def _allocate(run: Spawn) -> None:
     if (not run.request.exact_devices or run.was_assigned
             or run.client is None):
         return
+    offered = run.tracker.offered
     lacking = exact_allocation.missing(
-        run.tracker.inventory.groups, run.assignments, run.request.allocated)
+        () if offered is None else offered.groups, run.assignments,
+        run.request.allocated)
     if lacking:
         exact_allocation.add(run.client, run.request.instance_uuid,
                              run.tracker.host, lacking)
@@ -158,41 +118,7 @@ def _deallocate(run: Spawn) -> None:
 
 
 def _prepare(run: Spawn) -> None:
-    for assignment in run.assignments:
-        try:
-            run.tracker.backend.prepare(base.HostDevice.of(assignment))
-        except exception.NoDriverCapacity:
-            run.driver_capacities = _driver_capacities(run)
-            raise
-        except exception.HalfPrepared:
-            # Its cleaning gives it back to the host's driver.
-            run.touched.add(assignment.uuid)
-            raise
-        except exception.HostNotReady:
-            raise
-        except exception.HostError as exc:
-            run.touched.add(assignment.uuid)
-            run.faults[assignment.uuid] = str(exc)
-            raise
-        run.touched.add(assignment.uuid)
-    # Before the guest, of which the conductor may never hear.
-    run.tracker.assignments.prepare(run.assignments)
-
-
-def _unprepare(run: Spawn) -> None:
-    if run.was_assigned:
-        return
-    for assignment in run.assignments:
-        if assignment.uuid not in run.touched:
-            continue
-        try:
-            run.tracker.backend.release(base.HostDevice.of(assignment))
-        except exception.HostError:
-            # The device becomes dirty or quarantined, not available.
-            LOG.exception(
-                'Cannot take device %s on %s back from instance %s; it is '
-                'cleaned before its next assignment', assignment.address,
-                run.tracker.host, assignment.instance_uuid)
+    run.tracker.prepare(run.assignments)
 
 
 def _spawn(run: Spawn) -> None:
@@ -210,20 +136,15 @@ def _activate(run: Spawn) -> None:
 
 
 def _nothing(run: Spawn) -> None:
-    """Do nothing: _unclaim, which comes later, also ends active claims."""
-
-
-def _push(run: Spawn) -> None:
-    run.tracker.inventory.push()
+    """Do nothing: _unclaim, which comes later, does what is to be undone."""
 
 
 STEPS = (
     Step('claim', _claim, _unclaim),
     Step('allocate', _allocate, _deallocate),
-    Step('prepare', _prepare, _unprepare),
+    Step('prepare', _prepare, _nothing),
     Step('spawn', _spawn, _unspawn),
     Step('activate', _activate, _nothing),
-    Step('push', _push, _nothing),
 )
 
 

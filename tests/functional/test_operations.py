@@ -143,7 +143,7 @@ class SameHostTest(OperationCase):
         self.act('os-stop')
         self.done('SHUTOFF')
         with fixtures.MockPatchObject(
-                self.driver().gpu_tracker, 'restore',
+                self.driver().gpu_tracker, 'attachment',
                 side_effect=exception.HostError(
                     path='/sys/x', reason='broken')):
             self.act('os-start')

@@ -26,6 +26,7 @@ from tests.fixtures import known_machine
 from tests.fixtures import network
 from tests.fixtures import orphans
 from tests.fixtures import services
+from tests.fixtures import virt_driver
 from tests.unit.conductor import base
 
 
@@ -66,9 +67,9 @@ class RestoreMixin:
         tracker = resource_tracker.ResourceTracker(
             self.conf, host, self.machines[host],
             network.NetworkAPI(network.Network(self.conductor)),
-            types.SimpleNamespace(
+            virt_driver.make(types.SimpleNamespace(
                 get_allocations_for_resource_provider=lambda *args: (
-                    types.SimpleNamespace(allocations={}))),
+                    types.SimpleNamespace(allocations={})))),
             orphans.search(lambda assignment: (
                 assignment.instance_uuid not in self.servers)),
             clock=lambda: self.seconds)

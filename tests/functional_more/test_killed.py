@@ -193,7 +193,9 @@ class MovesTest(KilledCase):
 
     def test_destination_killed_before_the_guest_keeps_both_claims(
             self) -> None:
-        self._migrate_until('gpgpu_plugin.virt.migration.prepare', 'gpu2')
+        self._migrate_until(
+            'gpgpu_plugin.compute.resource_tracker.ResourceTracker.prepare',
+            'gpu2')
         facts = self.facts(self.server)
         self.assertEqual({'gpu1': 2, 'gpu2': 2}, {
             host: len(assigned)

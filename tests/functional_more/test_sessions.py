@@ -48,7 +48,7 @@ class SessionsTest(cloud.GpuCloud):
         before = self.devices()
         with self.elsewhere() as compute:
             driver = compute.manager.driver
-            driver._gpu_worker.run_once()
+            driver.gpu_tracker.service.worker.run_once()
             self.assertFalse(driver.gpu_tracker.session.is_active)
             self.assertRaises(
                 exception.NoSession, driver.gpu_tracker.session.origin)
@@ -69,7 +69,7 @@ class SessionsTest(cloud.GpuCloud):
         first = self.driver().gpu_tracker
         with self.elsewhere() as compute:
             self.manage('host', 'takeover', 'gpu1')
-            compute.manager.driver._gpu_worker.run_once()
+            compute.manager.driver.gpu_tracker.service.worker.run_once()
             self.assertEqual(before + 1, self.number(compute))
             self.assertRaises(
                 exception.Fenced, first.session.call, first.api.digest)
@@ -86,7 +86,7 @@ class SessionsTest(cloud.GpuCloud):
         with self._driver_with(killed.instances):
             self.computes['gpu1'] = self.start_service(
                 'compute', host='gpu1')
-        self.addCleanup(killed._gpu_stop)
+        self.addCleanup(killed.gpu_tracker.stop)
         self.assertEqual(before + 1, self.number(self.computes['gpu1']))
         self.assertRaises(
             exception.Fenced, killed.gpu_tracker.session.call,

@@ -23,7 +23,7 @@ class UninstallTest(cloud.GpuCloud):
 
     def stop(self) -> None:
         compute = self.computes.pop('gpu1')
-        compute.manager.driver._gpu_stop()
+        compute.manager.driver.gpu_tracker.stop()
         compute.stop()
 
     def start(self) -> typing.Any:

@@ -28,6 +28,7 @@ from tests.fixtures import known_machine
 from tests.fixtures import orphans
 from tests.fixtures import patience
 from tests.fixtures import services
+from tests.fixtures import virt_driver
 from tests.unit.conductor import base
 
 BUILDS = 8
@@ -98,7 +99,8 @@ class LateClaimsMixin:
             self.conf, 'h1', known_machine.KnownMachine('h1', base.EIGHT),
             conductor_api.ConductorAPI(
                 self.conf, transport, timeout=CLIENT_TIMEOUT),
-            placement, orphans.search(lambda assignment: True),
+            virt_driver.make(placement),
+            orphans.search(lambda assignment: True),
             # It never compares by itself: the message must make it.
             clock=lambda: 0.0)
         self.tracker.set_node('h1', base.NODE)

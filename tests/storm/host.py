@@ -45,6 +45,7 @@ from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import virt_driver
 from tests.storm import ground_truth
 from tests.storm import messages
 from tests.storm import moves
@@ -177,11 +178,11 @@ class Host:
                 machine(setting), self.truth, self._owner,
                 lambda: time.sleep(self._rng.expovariate(
                     1 / _CLEANING_TIME))),
-            api, types.SimpleNamespace(
+            api, virt_driver.make(types.SimpleNamespace(
                 get_allocations_for_resource_provider=self._allocations,
                 # Nova removes it at once.
                 get_allocs_for_consumer=lambda context, consumer: {
-                    'allocations': {}}),
+                    'allocations': {}})),
             self._find_orphans, clock=lambda: time.monotonic() + self._offset)
         self._worker = worker.Worker(
             self.tracker.run_once, 1, setting.name)
@@ -217,7 +218,7 @@ class Host:
     # -- commands -----------------------------------------------------------
 
     def start(self) -> None:
-        """Start as virt.service.init_host does, then start the workload."""
+        """Start as compute.service does, then start the workload."""
         self._book_lock = book_lock.acquire(
             assignments.path_of(self._conf, self._setting.name))
         server = rpc_transport.server(

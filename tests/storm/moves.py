@@ -139,7 +139,9 @@ class Moves:
             try:
                 self._libvirt()
             except LibvirtError:
-                virt_migration.unclaim(self._tracker, step.uuid, migration)
+                self._tracker.release_instance(
+                    step.uuid, roles.destination_of(migration),
+                    host=migration.dest_compute)
                 raise
             self._truth.end(step.uuid)
         self._nova.update(
@@ -206,7 +208,7 @@ class Moves:
             kept = self._selected(step.uuid, roles.current(
                 types.SimpleNamespace(uuid=step.uuid), self._tracker,
                 migration))
-            virt_migration.prepare(self._tracker, kept)
+            self._tracker.prepare(kept)
             self._start(step.uuid, kept, migration.old_gpus)
         self._nova.update(step, task=None)
         self._truth.count('reverted')

@@ -12,6 +12,7 @@ import types
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
+from tests.fixtures import virt_driver
 from tests.storm import host as host_mod
 
 FENCED = 0
@@ -37,7 +38,7 @@ def run(setting: host_mod.Setting) -> None:
     tracker = resource_tracker.ResourceTracker(
         conf, setting.name, host_mod.machine(setting),
         conductor_api.ConductorAPI(conf, rpc_transport.get_transport(conf)),
-        types.SimpleNamespace(),
+        virt_driver.make(types.SimpleNamespace()),
         # It knows no instance.
         lambda assignments, **kwargs: [
             assignment.uuid for assignment in assignments])

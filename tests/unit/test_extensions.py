@@ -27,6 +27,15 @@ class ExtensionsTest(base.BaseTestCase):
         self.assertIn('quantum', str(exc))
         self.assertIn('fake', str(exc))
 
+    def test_unknown_name_is_that_of_the_option(self):
+        exc = self.assertRaises(
+            exception.ConfigInvalid, extensions.load,
+            extensions.RESOURCE_TRACKERS, 'quantum',
+            '[gpgpu] resource_tracker')
+        self.assertEqual(
+            'Option [gpgpu] resource_tracker: gpgpu_plugin.resource_trackers '
+            'has no entry point quantum (known: conductor)', str(exc))
+
     def test_part_that_cannot_be_loaded_is_an_error(self):
         broken = mock.patch.object(
             extension.ExtensionManager, '_load_one_plugin',

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backend of a third party, which no module of the plugin imports."""
+"""Backend and resource tracker of a third party.
+
+No module of the plugin imports them.
+"""

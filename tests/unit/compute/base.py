@@ -23,6 +23,7 @@ from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import orphans
 from tests.fixtures import tenant
+from tests.fixtures import virt_driver
 
 NODE = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'h1'))
 
@@ -126,7 +127,8 @@ class ComputeTestCase(base.BaseTestCase):
         tracker = resource_tracker.ResourceTracker(
             self.conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(self.state_path, 'sys')),
-            self.api, self.client, orphans.search(self.is_orphaned),
+            self.api, virt_driver.make(self.client),
+            orphans.search(self.is_orphaned),
             clock=lambda: self.seconds)
         tracker.set_node('h1', NODE)
         return tracker

@@ -52,3 +52,8 @@ def assignment(**kwargs):
         'stable_id': '/devices/x', 'address': '0000:3b:00.0',
         'variant': 'H100', 'resource_class': 'CUSTOM_GPU_H100',
         'state': 'assigned', **kwargs})
+
+
+def uuids(assignments):
+    """Return the UUIDs of assignments."""
+    return {assignment.uuid for assignment in assignments}

@@ -17,6 +17,7 @@ from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
 from tests.fixtures import disk
+from tests.unit.compute import make
 
 ASSIGNMENTS = st.builds(
     claim.Assignment, host=st.just('h1'),
@@ -111,7 +112,7 @@ class ChangeTest(AssignmentsTestCase):
         self.book().add('i2', [other])
         self.assertEqual((first, second), self.book().of_instance('i1'))
         self.assertEqual({first.uuid, second.uuid},
-                         self.book().uuids_of_instance('i1'))
+                         make.uuids(self.book().of_instance('i1')))
         self.assertEqual([first, second, other], self.book().all())
         self.book().remove('i1', [first.uuid])
         self.assertEqual((second,), self.book().of_instance('i1'))

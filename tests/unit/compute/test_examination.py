@@ -9,6 +9,7 @@ from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
+from tests.fixtures import virt_driver
 from tests.unit.virt import base
 
 _Repair = drift.Repair
@@ -25,8 +26,10 @@ class ExaminerTest(base.DriverTestCase):
         self.guests = None
         self.useFixture(fixtures.MonkeyPatch(
             f'{orphans.__name__}.location_of', lambda uuid: self.location))
-        self.examiner = examination.Examiner(
-            self.tracker, lambda uuid: self.domain, lambda: self.guests)
+        self.tracker.driver = virt_driver.make(
+            self.client, domain_of=lambda uuid: self.domain,
+            domains=lambda: self.guests)
+        self.examiner = examination.Examiner(self.tracker)
 
     def found(self):
         return [(one.name, one.repair) for one in self.examiner.drifts()]
@@ -94,7 +97,7 @@ class ExaminerTest(base.DriverTestCase):
     def test_provider_is_read_before_it_is_written(self):
         self.client.fetches.clear()
         self.repair(_Repair.OFFER)
-        [group] = self.tracker.inventory.groups
+        [group] = self.tracker.offered.groups
         self.assertEqual([group.provider_uuid], self.client.fetches)
 
     def test_examination_keeps_changes_for_the_next_report(self):

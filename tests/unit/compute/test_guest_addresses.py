@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the addresses in guests that hosts send."""
 
+import threading
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import vendordata
+from tests.fixtures import patience
 from tests.unit.compute import base
 
 
@@ -38,6 +41,27 @@ class GuestAddressesTest(base.ComputeTestCase):
                              (self.shown(), self.calls))
         self.tracker.run_once()
         self.assertEqual(2, self.calls)
+
+    def test_thread_does_not_send_what_another_is_sending(self):
+        """That of nova-compute's start, beside the worker's."""
+        sending, waited = threading.Event(), []
+        send = self.api.activate
+
+        def slow(*args, **kwargs):
+            sending.set()
+            other.join(0.2)
+            waited.append(other.is_alive())
+            return send(*args, **kwargs)
+
+        def place():
+            sending.wait(patience.LONG)
+            self.tracker.place(self.found(4, 5))
+        other = threading.Thread(target=place)
+        other.start()
+        self.api.activate = slow
+        self.tracker.place(self.found(4, 5))
+        other.join()
+        self.assertEqual(([True], 1), (waited, self.calls))
 
     def test_unknown_place_is_shown_of_no_gpu(self):
         self.tracker.place(self.found(4, 5))

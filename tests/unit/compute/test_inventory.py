@@ -47,7 +47,7 @@ class AcceptTest(OfferedInventoryTestCase):
     def test_answer_of_the_same_generation_is_accepted(self):
         self.accept(generation=1)
         self.accept(make.group(), generation=1)
-        self.assertEqual(1, len(self.offered.groups))
+        self.assertEqual(1, len(self.offered.newest.groups))
 
     def test_answer_about_another_host_is_dropped(self):
         self.accept(generation=2, host='h2')
@@ -62,22 +62,15 @@ class AcceptTest(OfferedInventoryTestCase):
 class ContentTest(OfferedInventoryTestCase):
 
     def test_unknown_inventory_has_no_groups(self):
-        self.assertEqual((), self.offered.groups)
-        self.assertEqual(set(), self.offered.resource_classes())
+        self.assertIsNone(self.offered.newest)
         self.assertEqual(set(), self.offered.provider_uuids())
-        self.assertFalse(self.offered.owns_any([make.GROUP]))
 
     def test_groups_have_providers_and_resource_classes(self):
         self.accept(make.group(), make.group('T4'))
         self.assertEqual({'CUSTOM_GPU_H100', 'CUSTOM_GPU_T4'},
-                         self.offered.resource_classes())
+                         self.offered.newest.resource_classes())
         self.assertEqual({'provider-H100', 'provider-T4'},
                          self.offered.provider_uuids())
-
-    def test_one_provider_of_several_is_enough_to_own_any(self):
-        self.accept(make.group())
-        self.assertTrue(self.offered.owns_any(['other', make.GROUP]))
-        self.assertFalse(self.offered.owns_any(['other']))
 
 
 class WriteTest(OfferedInventoryTestCase):

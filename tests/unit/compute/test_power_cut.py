@@ -10,11 +10,13 @@ from oslotest import base as test_base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import conductor as conductor_fixture
+from tests.fixtures import virt_driver
 from tests.unit.compute import base
 from tests.unit.compute import make
 
@@ -44,7 +46,7 @@ class PowerCutTest(test_base.BaseTestCase):
         api.begin_session.side_effect = exception.ConductorUnavailable(
             method='x', timeout=1)
         tracker = resource_tracker.ResourceTracker(
-            self.conf, 'h1', self.host, api, mock.Mock(),
+            self.conf, 'h1', self.host, api, virt_driver.make(),
             lambda assignments: frozenset())
         tracker.set_node('h1', 'n1')
         tracker.run_once()
@@ -96,7 +98,8 @@ class PowerCutTest(test_base.BaseTestCase):
         vf, _ = self.devices
         self.assign(vf)
         self.cut()
-        self.tracker.restore(self.tracker.assignments.all())
+        tracker_api.restore(
+            self.tracker, self.tracker.assignments.all())
         self.assertEqual(set(), self.with_vfs())
 
     def test_host_that_cannot_be_scanned_starts(self):
@@ -118,7 +121,8 @@ class RestoredPowerCutTest(base.ComputeTestCase):
             self.machine, os.path.join(self.state_path, 'sys'),
             {'10de:26b9': 32})
         tracker = resource_tracker.ResourceTracker(
-            self.conf, 'h1', self.backend, self.api, self.client,
+            self.conf, 'h1', self.backend, self.api,
+            virt_driver.make(self.client),
             lambda assignments: frozenset())
         tracker.set_node('h1', base.NODE)
         return tracker

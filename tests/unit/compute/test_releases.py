@@ -68,7 +68,7 @@ class ReleasesTest(base.BaseTestCase):
                 self.assertIn(part, str(exc))
         self.assertEqual(([], []), (
             self.book.pending(), self.book.confirmations()))
-        self.assertEqual({'a1'}, self.book.uuids_of_instance('i1'))
+        self.assertEqual({'a1'}, make.uuids(self.book.of_instance('i1')))
 
     def test_release_that_another_change_stored_stays_pending(self):
         self.conductor = False

@@ -19,16 +19,22 @@ from oslotest import base as test_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import book_lock
+from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base as host_base
+from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import migration
+from gpgpu_plugin.rpc import conductor_api
+from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import disk
 from tests.fixtures import patience
 from tests.fixtures import tenant
+from tests.fixtures import virt_driver
 from tests.unit.compute import base
 from tests.unit.compute import make
 
@@ -206,7 +212,7 @@ class LongCleaningTest(base.ComputeTestCase):
         self.tracker.release_instance('i1')
         self.assertEqual(5.0, self.tracker.run_once())
         self.assertTrue(self.in_reset.wait(60))
-        self.tracker.exclude(lambda scan: {})
+        self.tracker._schedule.require(tasks.Task.REPORT)
         self.tracker.release_instance('i2')
         self.assertEqual(5.0, self.tracker.run_once())
         self.run_until({'available': 5, 'cleaning': 3})
@@ -504,9 +510,8 @@ class RestartedDestinationTest(base.ComputeTestCase):
         self.assertEqual([claim.assignments[0].uuid], self.mdevs())
         # The source knows nothing of a restart.
         self.tracker.run_once()
-        migration.unclaim(
-            self.tracker, claim.assignments[0].instance_uuid,
-            types.SimpleNamespace(uuid='migration', dest_compute='h1'))
+        self.tracker.release_instance(
+            claim.assignments[0].instance_uuid, host='h1')
         self.tracker.run_once()
         self.assertEqual([], self.mdevs())
         self.assertEqual({'available'}, {
@@ -830,8 +835,9 @@ class DecisionTest(test_base.BaseTestCase):
         self.tracker = resource_tracker.ResourceTracker(
             types.SimpleNamespace(gpgpu=types.SimpleNamespace(
                 state_path=folder, claim_lease=300, digest_interval=300,
-                max_cleanings=4)),
-            'h1', self.backend, self.api, base.FakeReportClient(),
+                max_cleanings=4, scan_interval=60)),
+            'h1', self.backend, self.api,
+            virt_driver.make(base.FakeReportClient()),
             lambda assignment: False, clock=lambda: self.seconds)
         self.tracker.set_node('h1', base.NODE)
         self.ran = []
@@ -864,9 +870,7 @@ class DecisionTest(test_base.BaseTestCase):
                 (self.tracker.refresh, ['fetch', 'clean'], False),
                 (self.tracker.request_reconcile, ['reconcile'], True),
                 (self.tracker.assignments_changed,
-                 ['reconcile', 'fetch', 'clean'], True),
-                (lambda: self.tracker.exclude(lambda scan: {}),
-                 ['report'], False)):
+                 ['reconcile', 'fetch', 'clean'], True)):
             event()
             self.assertEqual(due, self.run_once())
             # It may have been too early.
@@ -896,7 +900,7 @@ class DecisionTest(test_base.BaseTestCase):
         self.assertEqual(['report'], self.run_once())
 
     def test_removal_of_an_allocation_is_awaited_soon(self):
-        self.tracker.allocation_removed('i1')
+        self.tracker.request_reconcile('i1')
         self.assertEqual(['await_allocation_removal'], self.run_once())
         self.assertIsNotNone(self.pause)
         self.seconds += 60
@@ -919,7 +923,7 @@ class DecisionTest(test_base.BaseTestCase):
             'i1', lambda assignment: assignment.uuid == 'a2')
         self.assertEqual(['a2'], self.tracker.assignments.pending())
         self.assertEqual(
-            {'a1'}, self.tracker.assignments.uuids_of_instance('i1'))
+            {'a1'}, make.uuids(self.tracker.assignments.of_instance('i1')))
 
     def test_release_of_nothing_makes_no_call_and_freezes_nothing(self):
         self.tracker.release_instance('i1', allocation_removal='i1')
@@ -928,7 +932,8 @@ class DecisionTest(test_base.BaseTestCase):
 
     def test_devices_of_nova_and_cyborg_have_owners(self):
         self.tracker._managed_by_cyborg = {'0000:01:00.0': 'Cyborg'}
-        self.tracker.exclude(lambda scan: {'0000:02:00.0': 'Nova'})
+        self.tracker._owners = types.SimpleNamespace(
+            owners=lambda scan: {'0000:02:00.0': 'Nova'})
         self.assertEqual(
             {'0000:01:00.0': 'Cyborg', '0000:02:00.0': 'Nova'},
             self.tracker._managed_elsewhere(None))
@@ -946,6 +951,15 @@ class DecisionTest(test_base.BaseTestCase):
             self.tracker._report()
         self.assertFalse(self.tracker._schedule.is_due(tasks.Task.REPORT))
 
+    def is_woken_by(self, tree=None):
+        """Return whether an update of Nova's tree wakes the worker."""
+        if tree is None:
+            tree = provider_tree.ProviderTree()
+            tree.new_root('h1', base.NODE)
+        self.tracker.wake = mock.Mock()
+        self.tracker.update_provider_tree(tree, 'h1')
+        return self.tracker.wake.called
+
     def test_new_device_of_cyborg_is_reported_before_the_tree_changes(self):
         tree = provider_tree.ProviderTree()
         tree.new_root('h1', base.NODE)
@@ -953,21 +967,61 @@ class DecisionTest(test_base.BaseTestCase):
         tree.update_traits('c1', ['OWNER_CYBORG'])
         apply = self.useFixture(fixtures.MockPatchObject(
             self.tracker.inventory, 'apply')).mock
-        self.assertTrue(self.tracker.update_provider_tree(tree, 'h1'))
+        self.assertTrue(self.is_woken_by(tree))
         self.assertFalse(apply.called)
         self.assertEqual(['report'], self.run_once())
-        self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
+        self.assertFalse(self.is_woken_by(tree))
         apply.assert_called_once_with(tree, 'h1')
 
     def test_service_that_nova_disables_is_reported(self):
         tree = provider_tree.ProviderTree()
         tree.new_root('h1', base.NODE)
-        self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
+        self.assertFalse(self.is_woken_by(tree))
         for traits in (['COMPUTE_STATUS_DISABLED'], []):
             tree.update_traits('h1', traits)
-            self.assertTrue(self.tracker.update_provider_tree(tree, 'h1'))
+            self.assertTrue(self.is_woken_by(tree))
             self.assertEqual(['report'], self.run_once())
-            self.assertFalse(self.tracker.update_provider_tree(tree, 'h1'))
+            self.assertFalse(self.is_woken_by(tree))
+
+    def nova_expects(self, **kwargs):
+        """Have Nova's resource tracker expect no instance on the host."""
+        self.tracker.driver.virtapi._compute.rt = types.SimpleNamespace(**{
+            'tracked_instances': set(), 'tracked_migrations': {}, **kwargs})
+
+    def test_assignment_that_nova_does_not_expect_makes_a_comparison_due(
+            self):
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.compute'))
+        self.tracker.assignments.add('i1', [make.assignment()])
+        self.nova_expects()
+        compared = []
+        for self.seconds in (0, 60, 120):
+            woken = self.is_woken_by()
+            compared.append((woken, list(self.run_once())))
+        self.assertEqual([(False, []), (True, ['reconcile']), (False, [])],
+                         compared)
+        self.assertIn('i1, which Nova does not expect', log.output)
+
+    def test_other_tracker_of_nova_leaves_the_host_usable(self):
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.compute'))
+        self.tracker.assignments.add('i1', [make.assignment()])
+        self.tracker.driver.virtapi._compute.rt = types.SimpleNamespace()
+        self.assertFalse(self.is_woken_by())
+        self.assertIn('Cannot compare the assignments of h1', log.output)
+
+    def test_gpu_that_another_owner_gave_up_makes_a_report_due(self):
+        self.tracker._owners = mock.Mock()
+        for changed, due in ((False, []), (True, ['report'])):
+            self.tracker._owners.changed.return_value = changed
+            self.assertIs(changed, self.is_woken_by())
+            self.assertEqual(due, self.run_once())
+
+    def test_records_that_cannot_be_read_leave_the_host_usable(self):
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.compute'))
+        self.tracker._owners = mock.Mock()
+        self.tracker._owners.changed.side_effect = RuntimeError('no database')
+        self.assertFalse(self.is_woken_by())
+        self.assertIn('these GPUs stay unmanaged', log.output)
+        self.assertEqual([], self.run_once())
 
     def test_cleaning_that_ends_later_wakes_the_worker(self):
         self.tracker._schedule.take(tasks.Task.CLEAN)
@@ -1005,3 +1059,79 @@ class DecisionTest(test_base.BaseTestCase):
         self.assertEqual(
             [mock.call.accept('d1'), mock.call.push(),
              mock.call.accept('d2'), mock.call.push()], calls.mock_calls)
+
+
+class ForHostTest(test_base.BaseTestCase):
+    """Tests of the entry point."""
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.useFixture(conductor_fixture.Conf()).conf
+        self.conf.set_override(
+            'state_path', self.useFixture(fixtures.TempDir()).path, 'gpgpu')
+        self.api = self.useFixture(fixtures.MockPatchObject(
+            conductor_api, 'ConductorAPI')).mock
+        self.guests = object()
+        self.domain = liveness.Domain.ACTIVE
+
+    def make(self):
+        return resource_tracker.for_host(
+            self.conf, 'h1', virt_driver.make(
+                'client', guests=lambda: self.guests,
+                domain_of=lambda uuid: self.domain))
+
+    def test_calls_are_those_of_the_host(self):
+        self.make()
+        [call] = self.api.call_args_list
+        self.assertEqual(
+            {'caller': context.CallerKind.HOST, 'name': 'h1'}, call.kwargs)
+
+    def test_host_is_the_driver_s_and_boots_its_guests(self):
+        host = self.useFixture(fixtures.MockPatchObject(
+            fake_host.FakeHost, 'for_host')).mock
+        self.assertIs(host.return_value, self.make().backend)
+        host.assert_called_once_with(self.conf, 'h1', self.guests)
+
+    def test_second_process_with_the_book_is_refused_before_all_else(self):
+        lock = self.useFixture(fixtures.MockPatchObject(
+            book_lock, 'acquire', side_effect=exception.ConfigInvalid(
+                option='[gpgpu] state_path', reason='it is in use'))).mock
+        self.assertRaises(exception.ConfigInvalid, self.make)
+        self.assertFalse(self.api.called)
+        lock.assert_called_once_with(
+            os.path.join(self.conf.gpgpu.state_path, 'h1.json'))
+
+    def test_nova_and_the_hypervisor_say_who_uses_what(self):
+        tracker = self.make()
+        with fixtures.MockPatchObject(
+                orphans, 'location_of', side_effect=lambda uuid:
+                liveness.Location(host='h1' if uuid == 'i1' else 'h2')):
+            self.assertTrue(tracker.is_here('i1'))
+            self.assertFalse(tracker.is_here('i2'))
+            self.assertIsNone(tracker.arrived_with('i1'))
+        with fixtures.MockPatchObject(
+                orphans, 'record_of',
+                return_value=types.SimpleNamespace(deleted=True)):
+            for self.domain, used in (
+                    (liveness.Domain.ACTIVE, True),
+                    (liveness.Domain.INACTIVE, False),
+                    (liveness.Domain.ABSENT, False)):
+                self.assertIs(used, tracker.runs('i1'))
+                for operation in (None, liveness.Operation(
+                        liveness.Kind.BUILD)):
+                    self.assertEqual(
+                        set() if used else {'a1'}, tracker.find_orphans(
+                            [make.assignment()], operation=operation))
+
+
+class StartTest(base.ComputeTestCase):
+
+    def test_start_reports_what_other_owners_have(self):
+        owners = mock.Mock()
+        owners.owners.return_value = {
+            device.address: 'Nova' for device in self.api.device_list(
+                context.admin(), variant='H100')[:1]}
+        tracker = self.make_tracker()
+        tracker.start('h1', base.NODE, owners)
+        self.addCleanup(tracker.stop)
+        self.assertEqual({'available': 7}, self.states())

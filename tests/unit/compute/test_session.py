@@ -20,6 +20,7 @@ from gpgpu_plugin.db import tables
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import orphans
 from tests.fixtures import rows
+from tests.fixtures import virt_driver
 from tests.unit.compute import base
 
 
@@ -37,7 +38,8 @@ class SessionCase(base.ComputeTestCase):
         tracker = resource_tracker.ResourceTracker(
             conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(folder, 'sys')),
-            self.api, self.client, orphans.search(self.is_orphaned),
+            self.api, virt_driver.make(self.client),
+            orphans.search(self.is_orphaned),
             clock=lambda: self.seconds)
         conf.set_override('state_path', self.state_path, 'gpgpu')
         tracker.set_node('h1', base.NODE)

@@ -15,7 +15,6 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import assignments
 from gpgpu_plugin.compute import builds as builds_mod
-from gpgpu_plugin.compute import claims
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain import device as device_rules
@@ -441,7 +440,7 @@ class AllocationsTest(base.ComputeTestCase):
 
     def test_compared_when_nova_is_done(self):
         self.boot(2, 'i1')
-        self.tracker.allocation_removed('i1')
+        self.tracker.request_reconcile('i1')
         self.tracker.run_once()
         self.tracker.inventory.accept(
             self.api.host_inventory(context.admin(), 'h1')
@@ -500,7 +499,7 @@ class ReconcileTest(base.ComputeTestCase):
         self.assertEqual([], self.meanwhile)
 
     def book(self, instance):
-        return self.tracker.assignments.uuids_of_instance(instance)
+        return make.uuids(self.tracker.assignments.of_instance(instance))
 
     def _fails(self, *args):
         raise oslo_messaging.RemoteError('DBConnectionError', 'away')
@@ -584,6 +583,6 @@ class CleanTest(base.ComputeTestCase):
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
         # The book does not take what was cleaned for unclean.
-        self.assertEqual(8, len(claims.claim(
-            self.tracker, self.request(8, 'i2')).assignments))
+        self.assertEqual(8, len(self.tracker.claim(
+            self.request(8, 'i2')).assignments))
         self.assertEqual(session, self.tracker.assignments.session())

@@ -34,6 +34,7 @@ from tests.fixtures import known_machine
 from tests.fixtures import network as network_fixture
 from tests.fixtures import orphans
 from tests.fixtures import released
+from tests.fixtures import virt_driver
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
@@ -123,7 +124,8 @@ class SessionMachine(RuleBasedStateMachine):
             self.folder, machine.machine_id), 'gpgpu')
         tracker = resource_tracker.ResourceTracker(
             self.case.conf, 'h1', machine,
-            network_fixture.NetworkAPI(self.network), self.client,
+            network_fixture.NetworkAPI(self.network),
+            virt_driver.make(self.client),
             orphans.search(
                 lambda assignment: self.is_orphaned(machine, assignment)),
             clock=lambda: self.seconds)

@@ -16,6 +16,7 @@ from gpgpu_plugin.host.backends import passthrough
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import third_party
 from tests.unit.compute import base as compute_base
+from tests.unit.compute import make
 
 
 class First(passthrough.PassthroughBackend):
@@ -184,4 +185,4 @@ class OfferTest(compute_base.ComputeTestCase):
         self.start_again()
         self.assertEqual(before, (self.states(), self.placement()))
         self.assertEqual(
-            {used}, self.tracker.assignments.uuids_of_instance('i1'))
+            {used}, make.uuids(self.tracker.assignments.of_instance('i1')))

@@ -15,6 +15,7 @@ from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import libvirt
+from tests.unit.compute import make
 
 
 class HostdevTest(base.BaseTestCase):
@@ -70,8 +71,7 @@ class DriverCase(base.BaseTestCase):
         super().setUp()
         self.driver = object.__new__(libvirt.GpuLibvirtDriver)
         self.driver._gpu_tracker = types.SimpleNamespace(
-            assignments=types.SimpleNamespace(
-                uuids_of_instance=lambda instance_uuid: {'a1'}))
+            assigned=lambda instance_uuid: (make.assignment(),))
         self.attachments = []
         self.useFixture(fixtures.MockPatchObject(
             self.driver, 'gpu_attachments', lambda instance: self.attachments))

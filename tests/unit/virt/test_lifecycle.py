@@ -287,7 +287,7 @@ class WorkingTest(base.DriverTestCase):
         super().setUp()
         self.instance = self.spawn(2)
         self.instance.flavor = self.make_instance(1).flavor
-        self.driver._gpu_worker = mock.Mock()
+        self.tracker.wake = mock.Mock()
         self.useFixture(fixtures.MockPatchObject(
             roles, 'current', return_value=self.first))
         self.attached = []
@@ -351,7 +351,7 @@ class WorkingTest(base.DriverTestCase):
             restored = []
             self.watch(method)
             with fixtures.MockPatchObject(
-                    self.tracker, 'restore', restored.extend):
+                    self.tracker, 'prepare', restored.extend):
                 getattr(self.driver, method)(None, self.instance, *args)
             self.assertEqual(1, len(restored), method)
 
@@ -380,7 +380,7 @@ class WorkingTest(base.DriverTestCase):
 
     def test_end_of_the_work_wakes_the_worker(self):
         self.driver.power_on(None, self.instance, None)
-        self.driver._gpu_worker.wake.assert_called_once_with()
+        self.tracker.wake.assert_called_once_with()
 
 
 class DestroyTest(base.DriverTestCase):
@@ -388,7 +388,7 @@ class DestroyTest(base.DriverTestCase):
     def setUp(self):
         super().setUp()
         self.instance = self.spawn(2)
-        self.driver._gpu_worker = mock.Mock()
+        self.tracker.wake = mock.Mock()
 
     def destroy(self, **kwargs):
         for name, value in kwargs.items():
@@ -397,7 +397,7 @@ class DestroyTest(base.DriverTestCase):
 
     def test_released_devices_wake_the_worker(self):
         self.destroy(task_state=task_states.DELETING)
-        self.driver._gpu_worker.wake.assert_called_once_with()
+        self.tracker.wake.assert_called_once_with()
 
     def test_delete_with_retries_does_not_freeze_placement(self):
         self.destroy(task_state=task_states.DELETING)

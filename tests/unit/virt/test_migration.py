@@ -19,9 +19,9 @@ from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.virt import action_event
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import migration
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
+from tests.unit.compute import make
 from tests.unit.virt import base
 
 
@@ -223,8 +223,10 @@ class MigrationTest(MigrationCase):
 
     def test_unclaim_never_raises(self):
         self.begin(3)
+        self.migration.dest_compute = 'h2'
         self.useFixture(fixtures.MockPatchObject(
-            self.api, 'abort', side_effect=oslo_messaging.RemoteError()))
+            self.api, 'instance_assignments',
+            side_effect=oslo_messaging.RemoteError()))
         log = self.useFixture(fixtures.FakeLogger(
             'gpgpu_plugin.virt.migration'))
         self.driver._gpu_unclaim(self.instance)
@@ -233,8 +235,9 @@ class MigrationTest(MigrationCase):
     def test_unclaim_leaves_other_hosts_and_roles_as_they_are(self):
         self.begin(3)
         for uuid, host in (('m1', 'h2'), ('m2', 'h1')):
-            migration.unclaim(self.tracker, 'i1', types.SimpleNamespace(
-                uuid=uuid, dest_compute=host))
+            self.tracker.release_instance(
+                'i1', roles.destination_of(types.SimpleNamespace(uuid=uuid)),
+                host=host)
         self.assertEqual({'assigned': 2, 'provisioning': 3, 'available': 3},
                          self.states())
 
@@ -322,7 +325,7 @@ class MigrationTest(MigrationCase):
         self.assertEqual([True] * 5, ready)
 
     def test_confirmation_names_the_devices_of_the_source_alone(self):
-        source = self.tracker.assignments.uuids_of_instance('i1')
+        source = make.uuids(self.tracker.assignments.of_instance('i1'))
         self.begin(3)
         self.finish()
         confirm = self.useFixture(fixtures.MockPatchObject(
@@ -331,7 +334,7 @@ class MigrationTest(MigrationCase):
         [(confirmation,)] = [call.args for call in confirm.call_args_list]
         self.assertEqual(source, set(confirmation.source_assignments))
 
-    def test_inventory_is_pushed_after_the_guest_is_made(self):
+    def test_claim_is_active_and_placement_knows_before_the_guest(self):
         self.begin(3)
         calls = []
         self.useFixture(fixtures.MockPatch(
@@ -340,7 +343,7 @@ class MigrationTest(MigrationCase):
         self.useFixture(fixtures.MockPatchObject(
             self.tracker.inventory, 'push', lambda: calls.append('push')))
         self.finish()
-        self.assertEqual(['guest', 'push'], calls)
+        self.assertEqual(['push', 'guest'], calls)
 
     def confirm(self):
         self.driver.confirm_migration(

@@ -64,7 +64,7 @@ class LocatedTestCase(base.BaseTestCase):
             if moved else [])).mock
         self.tracker = mock.Mock()
         self.tracker.host = dest
-        self.tracker.assignments.of_instance.return_value = assigned
+        self.tracker.assigned.return_value = assigned
         self.instance = types.SimpleNamespace(
             uuid='i1', host=dest, task_state=None, vm_state='error',
             deleted=False, hidden=False,
@@ -78,7 +78,7 @@ class CurrentTest(LocatedTestCase):
         self.locate(**kwargs)
         selector = roles.current(self.instance, self.tracker, without)
         return [str(assignment.role) for assignment
-                in self.tracker.assignments.of_instance()
+                in self.tracker.assigned()
                 if selector(assignment)]
 
     def test_instance_without_moves_asks_nothing_of_nova(self):

@@ -78,9 +78,6 @@ class StepsTest(base.ComputeTestCase):
     def fail_activate(self):
         self._fail_after('activate')
 
-    def fail_push(self):
-        self._fail_after('push')
-
     def _fail_after(self, name):
         """Let a step fail after it has done its work."""
         def broken(run):
