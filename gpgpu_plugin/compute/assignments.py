@@ -299,27 +299,6 @@ class HostAssignments:
                 if assignment.uuid in uuids else assignment for assignment
                 in self._book.assigned.get(instance_uuid, ())))
 
-    def add_listed(self, instance_uuid: str,
-                   listed: Iterable[claim.Assignment],
-                   ) -> tuple[claim.Assignment, ...]:
-        """Add what the conductor lists of an instance and the book lacks.
-
-        Pending releases and confirmations are applied to the list first: the
-        conductor does not know them yet.
-
-        :returns: what was added
-        :raises HostNotReady: the file cannot be written; nothing was added
-        """
-        with self._lock:
-            own = self._book.assigned.get(instance_uuid, ())
-            uuids = {assignment.uuid for assignment in own}
-            added = tuple(
-                assignment for assignment in self._after_pending(listed)
-                if assignment.uuid not in uuids)
-            if added:
-                self._write_instance(instance_uuid, (*own, *added))
-            return added
-
     def _write_instance(self, instance_uuid: str,
                         assignments: tuple[claim.Assignment, ...]) -> None:
         # After a restore the conductor continues from the book's generation. A

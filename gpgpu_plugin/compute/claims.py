@@ -39,7 +39,7 @@ def claim(host: host_mod.Host, builds: builds_mod.Builds,
     while _corrects_book(host, builds, request, granted):
         corrected()
         granted = host.session.call(host.api.claim, request)
-    check_against_book(host, granted.assignments, is_claim=True)
+    _check_against_book(host, granted)
     return granted
 
 
@@ -115,29 +115,26 @@ def _abort(host: host_mod.Host,
             [assignment.uuid for assignment in assignments], touched=touched)
 
 
-def check_against_book(host: host_mod.Host,
-                       listed: Sequence[claim_obj.Assignment], *,
-                       is_claim: bool = False) -> None:
+def _check_against_book(host: host_mod.Host,
+                        granted: claim_obj.Claim) -> None:
     """Refuse devices that this host knows to be used.
 
-    :param listed: what the conductor assigns here
-    :param is_claim: whether it is a new claim, which is aborted
-    :raises HostNotReady: the database is doubted
+    :raises HostNotReady: the claim was aborted
     """
-    found = host.assignments.contradictions(listed)
+    found = host.assignments.contradictions(granted.assignments)
     if not found:
         return
     try:
         # After SessionLost no call is possible; the next session ends it.
-        if is_claim and host.session.is_active:
-            _abort(host, listed, touched=True)
+        if host.session.is_active:
+            _abort(host, granted.assignments, touched=True)
     finally:
         host.session.lose(doubted=True)
     raise exception.HostNotReady(
         path=host.name,
-        reason=f'gpgpu-conductor assigns devices that this host knows to be '
+        reason=f'gpgpu-conductor granted devices that this host knows to be '
                f'used: {"; ".join(found)}. Its database may have been '
-               f'restored from a backup. {host.name} reports anew what it has')
+               f'restored from a backup')
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -301,23 +301,6 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         finally:
             self.wake()
 
-    def fetch(self, instance_uuid: str) -> None:
-        listed = [
-            assignment for assignment in self.session.call(
-                self.api.host_assignments, [
-                    assignment.uuid for assignment
-                    in self.assignments.of_instance(instance_uuid)])
-            if assignment.instance_uuid == instance_uuid]
-        claims.check_against_book(self._host(), listed)
-        added = self.assignments.add_listed(instance_uuid, listed)
-        if added:
-            LOG.warning(
-                'The book of %s lacked devices of instance %s, which is about '
-                'to be started. They were fetched from gpgpu-conductor: %s',
-                self.host, instance_uuid, ', '.join(
-                    assignment.address for assignment in added))
-            tracker_api.restore(self, added)
-
     # -- the beginning of an assignment -------------------------------------
 
     def claim(self, request: claim_obj.ClaimRequest) -> claim_obj.Claim:

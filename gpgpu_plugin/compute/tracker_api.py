@@ -155,14 +155,6 @@ class ResourceTrackerBase(abc.ABC):
         """
 
     @abc.abstractmethod
-    def fetch(self, instance_uuid: str) -> None:
-        """Fetch assignments that ``assigned`` lacks, and prepare devices.
-
-        :raises GPUPluginException: nobody answers, or the answer contradicts
-            what is known here
-        """
-
-    @abc.abstractmethod
     def request_reconcile(self,
                           allocation_removal: str | None = None) -> None:
         """Make a comparison with Nova due, which ends what nobody uses.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices that a guest must have before it is started.
 
-The host's book may lack them: it could not be read when nova-compute started,
-and nothing has filled it since. A guest that was started then would have no
-GPU, and nobody would notice.
+The host may not know of them: its book could not be read when nova-compute
+started, and no comparison has filled it since. A guest that was started then
+would have no GPU, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import roles
-
-_START_AGAIN = 'start the server again when it is mended'
 
 
 def asks_for_gpus(flavor: nova_types.Flavor) -> bool:
@@ -48,10 +46,10 @@ def has_gpus(tracker: tracker_api.ResourceTrackerBase,
 def ensure(tracker: tracker_api.ResourceTrackerBase,
            instance: nova_types.Instance, select: roles.Select, *,
            claims: bool = False) -> None:
-    """Ensure that the book has the devices that a guest's flavor requests.
+    """Ensure that a guest has the devices that its flavor requests.
 
-    What the book lacks is fetched from the conductor and prepared. A guest
-    may have more devices than its flavor requests.
+    A comparison brings those that the host does not know of. A guest may have
+    more devices than its flavor requests.
 
     :param select: returns which of the instance's assignments the guest gets
     :param claims: whether the caller claims devices if the instance has none
@@ -59,25 +57,17 @@ def ensure(tracker: tracker_api.ResourceTrackerBase,
     """
     if not _lacking(tracker, instance, instance.flavor, select):
         return
-    flavor = _flavor_of_devices(tracker, instance)
-    if flavor is not None and not _lacking(
-            tracker, instance, flavor, select):
+    lacking = _lacking(
+        tracker, instance, _flavor_of_devices(tracker, instance), select)
+    if not lacking or (claims and not tracker.assigned(instance.uuid)):
         return
-    try:
-        _fetch(tracker, instance, _lacking(
-            tracker, instance, flavor or instance.flavor, select))
-    except virt_exception.GPUsMissing:
-        if _lacking(tracker, instance, flavor, select):
-            raise
-    lacking = flavor is not None and (
-        _lacking(tracker, instance, instance.flavor, select)
-        and _lacking(tracker, instance, flavor, select))
-    if lacking and not (
-            claims and not tracker.assigned(instance.uuid)):
-        raise virt_exception.GPUsMissing(
-            instance=instance.uuid, host=tracker.host, lacking=lacking,
-            reason='gpgpu-conductor has no other assignments of it there',
-            remedy='shelve and unshelve the instance, which claims GPUs anew')
+    tracker.request_reconcile()
+    raise virt_exception.GPUsMissing(
+        instance=instance.uuid, host=tracker.host, lacking=lacking,
+        reason='the host has no other assignments of it, and compares them '
+               'with gpgpu-conductor now',
+        remedy='start the server again in a minute; if that fails, too, '
+               'shelve and unshelve it, which claims GPUs anew')
 
 
 def _lacking(tracker: tracker_api.ResourceTrackerBase,
@@ -131,18 +121,3 @@ def _flavor_of_devices(tracker: tracker_api.ResourceTrackerBase,
         return instance.flavor
     new = instance.new_flavor
     return new if new is not None and new.id == brought.new_flavor else None
-
-
-def _fetch(tracker: tracker_api.ResourceTrackerBase,
-           instance: nova_types.Instance, lacking: str) -> None:
-    """Fetch an instance's assignments, and prepare the devices.
-
-    :raises GPUsMissing: nobody answers, or the answer cannot be right
-    """
-    try:
-        tracker.fetch(instance.uuid)
-    except exception.GPUPluginException as exc:
-        raise virt_exception.GPUsMissing(
-            instance=instance.uuid, host=tracker.host, lacking=lacking,
-            reason=f'they cannot be fetched: {virt_exception.reason(exc)}',
-            remedy=_START_AGAIN) from exc

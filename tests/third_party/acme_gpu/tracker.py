@@ -78,9 +78,6 @@ class AcmeTracker(tracker_api.ResourceTrackerBase):
                  ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def fetch(self, instance_uuid: str) -> None:
-        """Do nothing: nobody else knows of assignments."""
-
     def request_reconcile(self,
                           allocation_removal: str | None = None) -> None:
         """Do nothing: nothing is compared."""

@@ -215,28 +215,17 @@ class ChangeTest(AssignmentsTestCase):
         self.book().add('i2', [make_assignment('i2', host_generation=3)])
         self.assertEqual(7, self.book().generation())
 
-    def test_listed_assignments_that_the_book_lacks_are_added(self):
-        book = self.book()
-        own = make_assignment(uuid='a')
-        book.add('i1', [own])
-        listed = [make_assignment(uuid=uuid, state='listed')
-                  for uuid in 'ab']
-        self.assertEqual((listed[1],), book.add_listed('i1', listed))
-        self.assertEqual((own, listed[1]), book.of_instance('i1'))
-        changes = book.changes()
-        self.assertEqual((), book.add_listed('i1', listed))
-        self.assertEqual(changes, book.changes())
-
-    def test_listed_assignments_with_a_pending_end_are_not_added(self):
+    def test_listed_assignments_with_a_pending_end_are_left_out(self):
         book = self.book()
         book.add_pending(['a'])
         book.add_confirmation(claim.MigrationConfirmation(
             instance_uuid='i1', migration_uuid='m1',
             source_assignments=('b',)))
-        book.add_listed('i1', [
+        book.replace({'i1': (
             make_assignment(uuid='a'), make_assignment(uuid='b'),
             make_assignment(uuid='c', migration_uuid='m1',
-                            role=claim.ClaimRole.DESTINATION)])
+                            role=claim.ClaimRole.DESTINATION))},
+            book.changes())
         self.assertEqual([('c', None)], [
             (assignment.uuid, assignment.migration_uuid)
             for assignment in book.of_instance('i1')])

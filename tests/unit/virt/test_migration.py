@@ -195,17 +195,6 @@ class MigrationTest(MigrationCase):
             orphans, 'location', return_value=liveness.Location(host='h1')))
         self.assertRaises(virt_exception.GPUOperationFailed, self.finish)
 
-    def test_destination_s_claim_that_only_the_conductor_has_is_used(self):
-        self.begin(3)
-        self.instance.flavor = self.make_instance(3).flavor
-        self.useFixture(fixtures.MockPatchObject(
-            orphans, 'location', return_value=liveness.Location(host='h1')))
-        book = self.tracker.assignments
-        uuids = [assignment.uuid for assignment in book.of_instance('i1')]
-        book.remove('i1', uuids, untouched=uuids)
-        self.finish()
-        self.assertEqual(['assigned'] * 3, self.of_destination())
-
     def test_revert_prepares_the_devices_of_the_source(self):
         self.begin(3)
         prepare = self.useFixture(fixtures.MockPatchObject(
