@@ -124,14 +124,24 @@ class ComputeTestCase(base.BaseTestCase):
         self.tracker.run_once()
 
     def make_tracker(self):
+        host = fake_host.FakeHost.for_machine(
+            self.machine, os.path.join(self.state_path, 'sys'))
+        self.addCleanup(self._close, host)
         tracker = resource_tracker.ResourceTracker(
-            self.conf, 'h1', fake_host.FakeHost.for_machine(
-                self.machine, os.path.join(self.state_path, 'sys')),
-            self.api, virt_driver.make(self.client),
+            self.conf, 'h1', host, self.api, virt_driver.make(self.client),
             orphans.search(self.is_orphaned),
             clock=lambda: self.seconds)
         tracker.set_node('h1', NODE)
         return tracker
+
+    @staticmethod
+    def _close(host):
+        """Close the files that a host watches, as the end of a process does.
+
+        A process of tests may have only so many open.
+        """
+        if host._watch is not None:
+            host._watch.close()
 
     def is_orphaned(self, assignment):
         return (assignment.state == 'provisioning'
