@@ -139,7 +139,7 @@ def _check_against_book(host: host_mod.Host,
 
 @dataclasses.dataclass(kw_only=True)
 class _Preparation:
-    """What happened to the device of an assignment.
+    """State of the device of an assignment that is not activated.
 
     :ivar touched: whether its hardware may have been changed
     :ivar fault: fault of the hardware

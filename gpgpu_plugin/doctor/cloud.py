@@ -36,7 +36,7 @@ class AssignedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostRecord:
-    """What the conductor answers about one host.
+    """Answer of the conductor about one host.
 
     :ivar drifts: those in the database itself
     """
@@ -55,7 +55,7 @@ class HostRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CloudRecord:
-    """What the conductor answers about what belongs to no host.
+    """Answer of the conductor about rows that belong to no host.
 
     :ivar resource_classes: of all variants and their types
     """

@@ -45,7 +45,7 @@ class Guest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceUse:
-    """What Nova and the hypervisor say about an instance with devices here.
+    """Use of an instance's devices here, by Nova and the hypervisor.
 
     :ivar unused: UUIDs of assignments that Nova does not need any more
     :ivar is_deleted: whether Nova deleted it
@@ -63,7 +63,7 @@ class InstanceUse:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What the host's sysfs and its files for boot say.
+    """Devices of the host, by its sysfs and its files for boot.
 
     :ivar functions: all of the host
     :ivar vgpus: of functions whose driver has vGPUs, by stable id
@@ -78,7 +78,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Book:
-    """What the host's file says.
+    """Content of the host's book.
 
     :ivar pending: UUIDs of assignments whose release is to be sent
     """
@@ -89,7 +89,7 @@ class Book:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostSnapshot:
-    """What all authorities say about one host, as the host sees them.
+    """Statements of all authorities about one host, as the host sees them.
 
     :ivar listed: active assignments, by the conductor
     :ivar devices: of the host, by the conductor

@@ -35,7 +35,7 @@ _Free = dict[tuple[str, str], int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What some of the instances request alike.
+    """Request that some of the instances have in common.
 
     :ivar request: the demands for the plugin's classes, in a plan no others
     :ivar guest_nodes: number of NUMA nodes of the guest; None: it has no

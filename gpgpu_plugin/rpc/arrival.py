@@ -6,7 +6,7 @@ What has been taken off the broker may still wait, for a thread or for a lock
 of the database, and only the server's own clock can tell how long. Each call
 says how long its caller waits, and one that is older is dropped before the
 endpoint sees it. No call needs to be executed late, though one may be (as the
-broker goes on to send to a process that is stopped): the caller was told that
+broker goes on to send to a process that is stopped): the caller knows that
 the outcome is unknown, so
 
 * nova-compute sends a release and a confirmation again until one is answered,

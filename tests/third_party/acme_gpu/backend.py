@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backend for GPUs of Acme, which are told by their PCI ids."""
+"""Backend for GPUs of Acme, which are known by their PCI ids."""
 
 from __future__ import annotations
 
