@@ -63,7 +63,7 @@ function configure_gpgpu_scheduler {
 # DevStack copies nova.conf to nova-cpu.conf when it starts nova-compute.
 function configure_gpgpu_compute {
     iniset "$NOVA_CONF" DEFAULT compute_driver "$GPGPU_COMPUTE_DRIVER"
-    iniset "$NOVA_CONF" gpgpu state_path "$GPGPU_STATE_DIR"
+    iniset "$NOVA_CONF" gpgpu_compute state_path "$GPGPU_STATE_DIR"
     iniset "$NOVA_CONF" gpgpu_fake machine "$GPGPU_FAKE_MACHINE"
     iniset "$NOVA_CONF" gpgpu_sys_admin helper_command \
         "sudo nova-rootwrap $NOVA_CONF_DIR/rootwrap.conf privsep-helper --config-file $NOVA_CONF"

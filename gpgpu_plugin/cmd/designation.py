@@ -83,7 +83,7 @@ class HostUndesignate(configuration.Command, _Local):
                 reason='it does not exist, so it is unknown whether a guest '
                        'has the card; name the configuration file of '
                        'nova-compute with --config-file')
-        path: str = conf.gpgpu.state_path
+        path: str = conf.gpgpu_compute.state_path
         return path
 
 

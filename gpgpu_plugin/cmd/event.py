@@ -87,9 +87,9 @@ class InstanceHistory(reach.Command, lister.Lister):
             self.note(
                 f'no event of instance {instance}. "gpgpu-manage why-not '
                 f'--server {instance}" says where it would fit; requests for '
-                f'which Placement had no candidate are recorded with [gpgpu] '
-                f'nova_notifications_topic alone, see "gpgpu-status upgrade '
-                f'check"')
+                f'which Placement had no candidate are recorded with '
+                f'[gpgpu_conductor] nova_notifications_topic alone, see '
+                f'"gpgpu-status upgrade check"')
         # What a filter refused arrives up to two seconds later.
         ordered = sorted(found, key=lambda event: (event.at, event.id))
         return columns.rows(ordered, _OF_INSTANCE)

@@ -134,7 +134,7 @@ class Flavor(reach.Command, show.ShowOne):
                 for info in api.vgpu_type_list(context)
                 if info.vgpu_type != naming.PASSTHROUGH}
         specs = render(parsed_args, classes)
-        if self.rpc_conf.gpgpu.isolation_aggregate:
+        if self.rpc_conf.gpgpu_conductor.isolation_aggregate:
             specs[naming.GPU_HOST_KEY] = 'required'
         return specs, classes
 

@@ -27,7 +27,7 @@ def read(command: base.Command,
     try:
         conf = command.manage.given_conf or configuration.read(
             command.app.options, [base.NOVA_CONFIG_FILE])
-        path: str = conf.gpgpu.state_path
+        path: str = conf.gpgpu_compute.state_path
     except (cfg.Error, exception.HostError) as exc:
         return _doubted(command, {}, configuration.message(exc))
     if not os.path.lexists(path):

@@ -135,7 +135,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
     def _computes(self) -> result.Result:
         with self._database.reader() as session:
             return database.computes(
-                session, self._conf.gpgpu.session_timeout,
+                session, conf_gpgpu.silent_after(self._conf),
                 self._conf.gpgpu.digest_interval)
 
     @_checked

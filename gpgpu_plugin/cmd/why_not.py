@@ -139,7 +139,7 @@ class WhyNot(why_not_cloud.Command, lister.Lister):
                 rows: Sequence[Row],
                 answers: Iterable[objects.HostAnswer]) -> list[Row]:
         """Return the rows with the ranks of hosts that fit."""
-        policy = self.rpc_conf.gpgpu.weight_policy
+        policy = self.rpc_conf.gpgpu_scheduler.weight_policy
         fitting = examination.fitting(answers)
         view = _view(self.api)
         flavors = examination.flavors()
@@ -311,7 +311,7 @@ def _scores(seen: scheduler_view.SchedulerView, policy: str,
             ) -> dict[str, float]:
     """Return the scores of hosts that fit, by name.
 
-    :param policy: ``[gpgpu] weight_policy``
+    :param policy: ``[gpgpu_scheduler] weight_policy``
     :param possible: the requests that flavors make
     """
     kind = (seen.own_demands(asked.request), asked.vcpus, asked.ram,

@@ -36,7 +36,7 @@ ByInstance = dict[str, tuple[claim.Assignment, ...]]
 
 def path_of(conf: cfg.ConfigOpts, host: str) -> str:
     """Return the path of a host's file."""
-    return os.path.join(conf.gpgpu.state_path, f'{host}.json')
+    return os.path.join(conf.gpgpu_compute.state_path, f'{host}.json')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

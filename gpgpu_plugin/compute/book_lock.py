@@ -51,8 +51,8 @@ def acquire(book: str) -> typing.TextIO | None:
         # refused while the directory cannot be written.
         LOG.error('Cannot open the lock file %s: %s. A second nova-compute '
                   'with the same state_path would not be noticed. Correct '
-                  'the permissions of [gpgpu] state_path, then restart '
-                  'nova-compute', path, exc.strerror or exc)
+                  'the permissions of [gpgpu_compute] state_path, then '
+                  'restart nova-compute', path, exc.strerror or exc)
         return None
     try:
         # POSIX's lock, not flock's: a child of this process, such as the
@@ -61,7 +61,7 @@ def acquire(book: str) -> typing.TextIO | None:
     except OSError as exc:
         with file:
             raise exception.ConfigInvalid(
-                option='[gpgpu] state_path',
+                option='[gpgpu_compute] state_path',
                 reason=_refusal(book, file, exc)) from None
     _files[path] = file
     _write_pid(file)
@@ -76,7 +76,7 @@ def _refusal(book: str, file: typing.TextIO, exc: OSError) -> str:
     owner = file.read().strip() or 'unknown'
     return (f'{book} is in use by process {owner}. Only one nova-compute may '
             f'use it: stop the other one, or configure another [DEFAULT] host '
-            f'or [gpgpu] state_path for this one')
+            f'or [gpgpu_compute] state_path for this one')
 
 
 def _write_pid(file: typing.TextIO) -> None:

@@ -49,6 +49,7 @@ from gpgpu_plugin.compute import session
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.compute import unexpected
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
@@ -143,12 +144,12 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
         self._schedule = schedule.Schedule(
-            clock, conf.gpgpu.claim_lease, conf.gpgpu.digest_interval)
+            clock, conf_gpgpu.claim_lease(conf), conf.gpgpu.digest_interval)
         self.builds = builds.Builds(self._build_left_out)
         self._open_claims = claims.OpenClaims(backend, self.assignments)
         self._unexpected = unexpected.UnexpectedAssignments(clock)
         self._cleanings = cleanings.Cleanings(
-            conf.gpgpu.max_cleanings,
+            conf.gpgpu_compute.max_cleanings,
             lambda task: cleaner.clean(self._host(), task),
             self._cleaning_ended, clock=clock)
         self.service = service.HostService(self, transport)

@@ -26,6 +26,10 @@ if typing.TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+SCAN_INTERVAL = 60
+"""Seconds between two iterations that nothing has asked for. One without a
+change makes no call."""
+
 
 class HostService:
     """Service of one host, from the start of nova-compute to its end.
@@ -42,7 +46,7 @@ class HostService:
         # Whether the host has not been examined since it started.
         self._starts = False
         self.worker = worker.Worker(
-            self._iterate, tracker.conf.gpgpu.scan_interval,
+            self._iterate, SCAN_INTERVAL,
             f'gpgpu-{tracker.host}')
 
     def start(self, owners: tracker_api.Owners) -> None:

@@ -90,7 +90,7 @@ class Owners(OwnerRecords, typing.Protocol):
 class ResourceTrackerBase(abc.ABC):
     """Resource tracker of one host: who has which of its devices.
 
-    The option ``[gpgpu] resource_tracker`` names an entry point in the
+    The option ``[gpgpu_compute] resource_tracker`` names an entry point in the
     namespace ``gpgpu_plugin.resource_trackers``, which is called with the
     arguments of ``__init__``.
 

@@ -30,7 +30,7 @@ def refusal(state_path: str,
             card: Iterable[pci.PCIFunction]) -> tuple[str, str] | None:
     """Return why no driver of the host may get a card.
 
-    :param state_path: ``[gpgpu] state_path`` of nova-compute
+    :param state_path: ``[gpgpu_compute] state_path`` of nova-compute
     :param card: all functions of the card
     :returns: the address of a function, and the reason; None: the card is
         free as far as the books of the host tell
@@ -87,7 +87,7 @@ class Users:
 def users(state_path: str) -> Users:
     """Return which instances use devices, as the books of the host tell.
 
-    :param state_path: ``[gpgpu] state_path`` of nova-compute
+    :param state_path: ``[gpgpu_compute] state_path`` of nova-compute
     """
     try:
         books, lost = _books(pathlib.Path(state_path))

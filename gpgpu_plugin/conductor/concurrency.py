@@ -81,7 +81,7 @@ def set_defaults(conf: cfg.ConfigOpts) -> None:
 
 def _readers(conf: cfg.ConfigOpts) -> int:
     return _READERS + (
-        VENDORDATA_THREADS if conf.gpgpu.vendordata_bind else 0)
+        VENDORDATA_THREADS if conf.gpgpu_conductor.vendordata_bind else 0)
 
 
 def _needed(conf: cfg.ConfigOpts) -> int:

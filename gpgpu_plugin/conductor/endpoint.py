@@ -17,6 +17,7 @@ from gpgpu_plugin.conductor import host_query
 from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import compute_api
 
@@ -42,7 +43,7 @@ class Endpoint:
                      lambda ended: None),
                  choices: choices_mod.Choices | None = None) -> None:
         self._conf = conf
-        self._silent_after: float = conf.gpgpu.session_timeout
+        self._silent_after: float = conf_gpgpu.silent_after(conf)
         self._db = db
         self._wake = wake
         self._observer = observer

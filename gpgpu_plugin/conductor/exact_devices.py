@@ -51,7 +51,7 @@ class Selected:
 def check_project(project_id: str | None, projects: Collection[str]) -> None:
     """Refuse projects that may not name devices.
 
-    :param projects: ``[gpgpu] exact_device_projects``
+    :param projects: ``[gpgpu_conductor] exact_device_projects``
     :raises Unsatisfiable: the project is not among them
     """
     if project_id not in projects:
@@ -183,7 +183,7 @@ def find(db: api.Database, request: scheduling_obj.ExactRequest,
          projects: Collection[str]) -> scheduling_obj.ExactHost:
     """Return where a scheduler can put an instance that names devices.
 
-    :param projects: ``[gpgpu] exact_device_projects``
+    :param projects: ``[gpgpu_conductor] exact_device_projects``
     """
     with db.reader() as session:
         try:

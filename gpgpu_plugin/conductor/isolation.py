@@ -70,20 +70,20 @@ def connect(conf: cfg.ConfigOpts) -> isolation_cloud.Cloud:
 
     :raises ConfigInvalid: clouds.yaml or the environment does not describe it
     """
-    name: str | None = conf.gpgpu.isolation_cloud
+    name: str | None = conf.gpgpu_conductor.isolation_cloud
     try:
         return isolation_cloud.Cloud(openstack.connect(
             cloud=name, api_timeout=TIMEOUT))
     except (sdk_exceptions.ConfigException,
             keystone_exceptions.MissingRequiredOptions) as exc:
         raise exception.ConfigInvalid(
-            option='[gpgpu] isolation_cloud',
+            option='[gpgpu_conductor] isolation_cloud',
             reason=f'isolation_aggregate needs a cloud of clouds.yaml, or the '
                    f'environment variables of one: {exc}') from exc
 
 
 class Isolation:
-    """Keeper of the aggregate ``[gpgpu] isolation_aggregate``.
+    """Keeper of the aggregate ``[gpgpu_conductor] isolation_aggregate``.
 
     :param cloud: default the configured one
     :param clock: seconds of a clock that never goes back
@@ -93,7 +93,7 @@ class Isolation:
     def __init__(self, conf: cfg.ConfigOpts, database: api.Database,
                  cloud: isolation_cloud.Cloud | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
-        self._name: str = conf.gpgpu.isolation_aggregate
+        self._name: str = conf.gpgpu_conductor.isolation_aggregate
         self._db = database
         self._clock = clock
         self._stopping = threading.Event()
@@ -214,8 +214,9 @@ class Isolation:
             raise exception.Conflict(
                 kind='host aggregate', name=self._name,
                 reason=f'gpgpu-conductor does not manage its hosts; set '
-                       f'another name in [gpgpu] isolation_aggregate, or the '
-                       f'property {_MARK}=true of the aggregate')
+                       f'another name in [gpgpu_conductor] '
+                       f'isolation_aggregate, or the property {_MARK}=true of '
+                       f'the aggregate')
         if not _METADATA.items() <= found.metadata.items():
             found = self._cloud.set_metadata(found, _METADATA)
         return found

@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor import operator_calls
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import cleaning as cleaning_rules
@@ -61,7 +62,7 @@ class ConductorManager(operator_calls.OperatorCalls):
             request.host, ctxt.wanted, self._conf.gpgpu.rpc_timeout)
         return sessions.begin(
             self._by_host(ctxt, request.host), request,
-            self._conf.gpgpu.session_timeout)
+            conf_gpgpu.silent_after(self._conf))
 
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
         return sessions.digest(self._db, origin)
@@ -82,11 +83,11 @@ class ConductorManager(operator_calls.OperatorCalls):
         db = self._by_host(ctxt, origin.host)
         try:
             return claims.claim(
-                db, request, self._conf.gpgpu.claim_lease, origin,
+                db, request, conf_gpgpu.claim_lease(self._conf), origin,
                 functools.partial(
                     arrival.check_wanted, 'claim',
                     f'instance {request.instance_uuid}', ctxt.wanted),
-                self._conf.gpgpu.exact_device_projects)
+                self._conf.gpgpu_conductor.exact_device_projects)
         except exception.RequestExpired as exc:
             LOG.info('%s', exc)
             raise
@@ -232,4 +233,5 @@ class ConductorManager(operator_calls.OperatorCalls):
                    request: scheduling_obj.ExactRequest,
                    ) -> scheduling_obj.ExactHost:
         return exact_devices.find(
-            self._db, request, self._conf.gpgpu.exact_device_projects)
+            self._db, request,
+            self._conf.gpgpu_conductor.exact_device_projects)

@@ -24,6 +24,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cached_reading
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import metrics
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -31,7 +32,7 @@ from gpgpu_plugin.rpc import ping
 
 LOG = logging.getLogger(__name__)
 
-OPTION = '[gpgpu] metrics_bind'
+OPTION = '[gpgpu_conductor] metrics_bind'
 
 HEALTH_PATH = '/healthcheck'
 """A load balancer asks there. The status is 503 if the conductor takes no
@@ -52,16 +53,17 @@ class Monitoring:
     """Counters of a conductor and, if configured, its metrics endpoint.
 
     :ivar counters: count whether somebody reads them or not
-    :raises ConfigInvalid: nothing can listen on ``[gpgpu] metrics_bind``
+    :raises ConfigInvalid: nothing can listen on ``[gpgpu_conductor]
+        metrics_bind``
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        value = conf.gpgpu.metrics_bind
+        value = conf.gpgpu_conductor.metrics_bind
         self._address = http_server.parse(value, OPTION) if value else None
         if self._address is not None:
             http_server.check_local(self._address, OPTION)
-        self._per_host: bool = conf.gpgpu.metrics_per_host
-        self._silent_after: float = conf.gpgpu.session_timeout
+        self._per_host: bool = conf.gpgpu_conductor.metrics_per_host
+        self._silent_after: float = conf_gpgpu.silent_after(conf)
         self._registry = prometheus_client.CollectorRegistry()
         self.counters = metrics.Counters(self._registry, {
             *contract.methods(conductor_contract.Conductor),

@@ -3,9 +3,9 @@
 
 No filter and no host sees them. Nova's versioned notifications have them
 (``compute_task.build_instances.error`` and its like), which a conductor reads
-if ``[gpgpu] nova_notifications_topic`` names their topic. They become events.
-Those of builds for GPUs count in the mix of requests, as GpuFilter would count
-them.
+if ``[gpgpu_conductor] nova_notifications_topic`` names their topic. They
+become events. Those of builds for GPUs count in the mix of requests, as
+GpuFilter would count them.
 
 Only what Nova itself says about the request is recorded: whoever can send
 messages to that topic can add such events.
@@ -192,11 +192,11 @@ class Listener:
                  requests: request_mix.Requests) -> None:
         self._listener: typing.Any = None
         self._started = threading.Event()
-        self._topic: str | None = conf.gpgpu.nova_notifications_topic
+        self._topic: str | None = conf.gpgpu_conductor.nova_notifications_topic
         if self._topic is None:
             return
         self._transport = oslo_messaging.get_notification_transport(
-            conf, url=conf.gpgpu.nova_notifications_url
+            conf, url=conf.gpgpu_conductor.nova_notifications_url
             or conf.gpgpu.transport_url)
         self._listener = oslo_messaging.get_notification_listener(
             self._transport,
@@ -217,7 +217,7 @@ class Listener:
         except Exception:
             # Errors of kombu and oslo.messaging have no common base class.
             LOG.exception('Cannot listen for notifications of Nova; check '
-                          '[gpgpu] nova_notifications_url')
+                          '[gpgpu_conductor] nova_notifications_url')
             return
         self._started.set()
         LOG.info('Listening for notifications of Nova on topic %s',

@@ -39,6 +39,9 @@ BATCH = 100
 BATCHES = 100
 """Number of batches after which other duties of the thread are due again."""
 
+LIMIT = 1_000_000
+"""Notifications that may wait, of about a kilobyte each."""
+
 LEASE = 60.0
 """Seconds after which another conductor sends, if this one has died."""
 
@@ -82,7 +85,7 @@ class Notifier:
     """
 
     def __init__(self, db: api.Database, publisher: Publisher,
-                 observer: Observer, *, limit: int,
+                 observer: Observer, *, limit: int = LIMIT,
                  period: audit.AuditPeriod | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._db = db
@@ -184,8 +187,8 @@ class Notifier:
                 lambda session: outbox.drop_oldest(session, self._limit)):
             self._observer.notifications_dropped(dropped)
             LOG.error('%(number)d notifications were deleted unsent, the '
-                      'oldest ones, since more than [gpgpu] '
-                      'notifications_limit = %(limit)d waited',
+                      'oldest ones, since more than '
+                      '%(limit)d waited',
                       {'number': dropped, 'limit': self._limit})
 
     def _give_up(self) -> None:

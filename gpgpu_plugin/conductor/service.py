@@ -26,6 +26,7 @@ from gpgpu_plugin.conductor import refusal_events
 from gpgpu_plugin.conductor import request_mix
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import vendordata
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
@@ -84,7 +85,7 @@ class ConductorService:
         self._notifier = self._make_notifier(conf)
         compute = compute_api.ComputeAPI(conf, self._transport)
         self._leases = leases.LeaseWatch(
-            self.database, compute, conf.gpgpu.session_timeout)
+            self.database, compute, conf_gpgpu.silent_after(conf))
         self._variants = variant_sweep.VariantSweep(self.database, compute)
         self._isolation = self._make_isolation(conf)
         self._refused = refusal_events.RefusalEvents(
@@ -101,7 +102,7 @@ class ConductorService:
             'gpgpu-requests',
             (request_mix.INTERVAL, self._requests.run_once),
             (purge.INTERVAL, lambda: purge.purge_old(
-                self.database, conf.gpgpu.history_days)))
+                self.database, conf.gpgpu_conductor.history_days)))
         endpoints = [manager.ConductorManager(
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,
@@ -138,16 +139,16 @@ class ConductorService:
         self.database.publish_as(
             f'gpgpu-conductor:{socket.gethostname()}',
             self._monitoring.counters.notifications_dropped)
-        period = conf.gpgpu.usage_audit_period
+        period = conf.gpgpu_conductor.usage_audit_period
         return notifier.Notifier(
             self.database, publisher.Publisher(conf),
-            self._monitoring.counters, limit=conf.gpgpu.notifications_limit,
+            self._monitoring.counters,
             period=None if period == 'none' else audit.AuditPeriod(period))
 
     def _make_isolation(
             self, conf: cfg.ConfigOpts) -> isolation.Isolation | None:
         """Return the keeper of the aggregate; None: there is to be none."""
-        if not conf.gpgpu.isolation_aggregate:
+        if not conf.gpgpu_conductor.isolation_aggregate:
             return None
         # It imports openstacksdk, which takes half a second of CPU time.
         from gpgpu_plugin.conductor import isolation  # noqa: PLC0415

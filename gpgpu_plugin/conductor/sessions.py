@@ -119,10 +119,10 @@ def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
             kind='host', name=request.host,
             reason=f'it belongs to cloud {request.cloud}, and the database of '
                    f'gpgpu-conductor is that of cloud {cloud}. If the host '
-                   f'came from there, move its file in [gpgpu] state_path '
-                   f'away; if this database replaces one that was lost, run '
-                   f'"gpgpu-manage db restored --cloud {request.cloud}"; '
-                   f'else correct [database] connection')
+                   f'came from there, move its file in [gpgpu_compute] '
+                   f'state_path away; if this database replaces one that was '
+                   f'lost, run "gpgpu-manage db restored --cloud '
+                   f'{request.cloud}"; else correct [database] connection')
     return cloud
 
 

@@ -34,7 +34,7 @@ from gpgpu_plugin.objects import claim as claim_obj
 
 LOG = logging.getLogger(__name__)
 
-OPTION = '[gpgpu] vendordata_bind'
+OPTION = '[gpgpu_conductor] vendordata_bind'
 
 PATIENCE = 2.0
 """Seconds for which a request waits for the database. Nova waits for 5."""
@@ -206,30 +206,27 @@ class _Answers:
 
 
 class Vendordata:
-    """The endpoint, if ``[gpgpu] vendordata_bind`` is set.
+    """The endpoint, if ``[gpgpu_conductor] vendordata_bind`` is set.
 
-    :raises ConfigInvalid: nothing can listen there, or user or password are
-        missing
+    :raises ConfigInvalid: nothing can listen there, or the password is missing
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._answers: _Answers | None = None
         self._listener: http_server.Listener | None = None
-        value = conf.gpgpu.vendordata_bind
+        value = conf.gpgpu_conductor.vendordata_bind
         self._address = http_server.parse(value, OPTION) if value else None
         if self._address is None:
             return
         http_server.check_local(self._address, OPTION)
-        user, password = (conf.gpgpu.vendordata_username,
-                          conf.gpgpu.vendordata_password)
-        if not user or not password or ':' in user:
+        password = conf.gpgpu_conductor.vendordata_password
+        if not password:
             raise exception.ConfigInvalid(
-                option='[gpgpu] vendordata_password',
-                reason='vendordata_bind needs vendordata_username, without a '
-                       'colon, and vendordata_password. Set the same in '
+                option='[gpgpu_conductor] vendordata_password',
+                reason='vendordata_bind needs it. Set the same in '
                        '[vendordata_dynamic_auth] of Nova, with auth_type = '
-                       'http_basic')
-        self._authorization = f'{user}:{password}'.encode()
+                       'http_basic and username = nova')
+        self._authorization = f'nova:{password}'.encode()
 
     def start(self, db: api.Database) -> http_server.Address | None:
         """Answer from a database; return the address, None: it is off.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the groups ``[gpgpu]`` and ``[gpgpu_fake]``."""
+"""Options of the plugin, in one group for each service that reads them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from oslo_config import types
 
 GROUP = cfg.OptGroup(
     'gpgpu', title='GPU plugin',
-    help='Options that gpgpu-conductor, nova-compute, nova-scheduler and '
-         'gpgpu-manage share.')
+    help='Options that all services of the plugin and gpgpu-manage read.')
 
 OPTS = [
     cfg.StrOpt(
@@ -21,10 +20,11 @@ OPTS = [
              'to cell.'),
     cfg.StrOpt(
         'topic_prefix', default='gpgpu', regex='^[A-Za-z0-9_.-]{1,64}$',
-        help='Prefix of the names of the plugin\'s message queues. RabbitMQ '
-             'distinguishes queues by name only, so set a different prefix '
-             'for each cloud if several clouds share one virtual host of a '
-             'broker. All processes of a cloud need the same value.'),
+        help='Beginning of the names of all message queues of the plugin. '
+             'Change the default only if several clouds share one virtual '
+             'host of RabbitMQ, which distinguishes queues by their names: '
+             'give each cloud another value, and all processes of a cloud '
+             'the same one.'),
     cfg.BoolOpt(
         'sign_calls',
         help='Whether calls to gpgpu-conductor are signed, and '
@@ -42,21 +42,138 @@ OPTS = [
              'of the service may read its file (mode 0600).'),
     cfg.IntOpt(
         'rpc_timeout', default=10, min=1,
-        help='Seconds that nova-compute and gpgpu-manage wait for an answer '
-             'from gpgpu-conductor. Use a higher value if calls time out '
-             'although gpgpu-conductor and its database are working, but '
-             'slow. gpgpu-conductor derives from this option how long a call '
-             'may wait in the database, so all services need the same '
-             'value.'),
+        help='Seconds that nova-compute, nova-scheduler and gpgpu-manage '
+             'wait for an answer from gpgpu-conductor. Without an answer '
+             'nova-scheduler refuses the request for GPUs '
+             '(conductor_unavailable), and other requests may wait behind '
+             'it. If there is only one gpgpu-conductor, the value must be '
+             'longer than its restart takes: two seconds on an idle machine, '
+             'several on a busy one, hence the default. gpgpu-conductor '
+             'derives from this option how long a call may wait in the '
+             'database, so all services need the same value.'),
     cfg.IntOpt(
-        'scheduler_rpc_timeout', default=10, min=1,
-        help='Seconds that nova-scheduler waits for an answer '
-             'from gpgpu-conductor in one scheduling decision. If none '
-             'arrives in time, the request for GPUs is refused '
-             '(conductor_unavailable). If there is one gpgpu-conductor, its '
-             'restart must not take longer: two seconds on an idle machine, '
-             'and several on a busy one. Other requests may wait for the '
-             'scheduler meanwhile.'),
+        'digest_interval', default=300, min=10,
+        help='Seconds, on average, between two calls of a nova-compute that '
+             'has nothing else to say: it asks gpgpu-conductor whether both '
+             'know the same, which differs only after a message was lost. '
+             'Two longer times follow from it. After two intervals without '
+             'the end of a build, gpgpu-conductor asks the host whether it '
+             'still builds the instance. After three intervals without any '
+             'call, a host is silent: nothing of it can be claimed, and a '
+             'nova-compute on another machine may take its name over, for '
+             'which "gpgpu-manage host takeover" need not wait. A lower '
+             'value shortens all of them and makes more calls: with the '
+             'default, 1,000 idle hosts make about three calls a second. '
+             'All services need the same value.'),
+]
+
+COMPUTE_GROUP = cfg.OptGroup(
+    'gpgpu_compute', title='nova-compute',
+    help='Options that nova-compute reads on a host with GPUs.')
+
+COMPUTE_OPTS = [
+    cfg.StrOpt(
+        'resource_tracker', default='conductor',
+        help='Name of the entry point in gpgpu_plugin.resource_trackers by '
+             'which nova-compute decides who has which GPU of its host. '
+             '"conductor" claims from gpgpu-conductor; packages of third '
+             'parties may install others.'),
+    cfg.StrOpt(
+        'state_path', default='/var/lib/nova/gpgpu',
+        help='Folder in which nova-compute stores the assignments of the '
+             'host, releases and confirmations that gpgpu-conductor has not '
+             'received yet, the baselines of devices, the errors that GPUs '
+             'had since their last cleaning, and the machines of the fake '
+             'driver. The folder must survive a reboot of the host.'),
+    cfg.StrOpt(
+        'config_drive_file', regex='^/',
+        help='Path of a file about the GPUs of a server that '
+             'gpgpu.GpuLibvirtDriver adds to the files of its config drive, '
+             'such as /etc/gpgpu.json. cloud-init writes it at this path into '
+             'the guest. It is JSON with the variant, the vGPU type and the '
+             'PCI addresses in the guest of each GPU. Nova does not write a '
+             'config drive again after a resize. By default there is none.'),
+    cfg.StrOpt(
+        'cleaning_program',
+        help='Program that nova-compute runs, as its own user and without '
+             'arguments, for each GPU whose cleaning policy names the step '
+             '"program". The GPU is bound to its VFIO driver while the '
+             'program runs. The environment has GPGPU_ADDRESS, '
+             'GPGPU_FUNCTIONS, '
+             'GPGPU_STABLE_ID, GPGPU_IDS, GPGPU_MEMORY_MIB and '
+             'GPGPU_ASSIGNMENT. The step passes if the program ends with '
+             'status 0 within ten minutes.'),
+    cfg.StrOpt(
+        'knobs_command',
+        help='Command that shows and resets the settings that a tenant can '
+             'leave in the card itself (knobs), such as ECC or MIG mode: '
+             '"sudo -n /usr/local/sbin/gpgpu-knobs-nvidia". nova-compute '
+             'runs it, as its own user, for each GPU whose cleaning policy '
+             'names the step "knobs". The value is split into words as a '
+             'shell does. Two arguments are added: "query" or "reset", and '
+             'the address of the GPU, which is bound to its VFIO driver. The '
+             'environment is that of cleaning_program. "query" prints one '
+             'JSON object of names and values, such as {"ecc": "on", "mig": '
+             '"off"}. "reset" sets all of them to their defaults, which take '
+             'effect when the step then resets the card. The command must '
+             'end within two minutes, with status 0. By default there is '
+             'none, and GPUs with such a policy stay dirty.'),
+    cfg.StrOpt(
+        'scrub_guest_path',
+        help='Folder with the guest of the cleaning step "scrub-guest": the '
+             'files vmlinuz and initrd.img that tools/scrub-guest/build '
+             'writes. The step boots this guest with the GPU, and the guest '
+             'writes and verifies all memory of the GPU. Only administrators '
+             'may be able to write the files, since the step trusts what '
+             'the guest reports. The step needs gpgpu.GpuLibvirtDriver. By '
+             'default there is none, and GPUs with such a policy stay dirty.'),
+    cfg.IntOpt(
+        'scrub_guest_memory', default=512, min=64,
+        help='Main memory, in MiB, of each guest of the cleaning step '
+             '"scrub-guest". The default suffices for the guest that '
+             'tools/scrub-guest/build makes; one with a vendor\'s driver '
+             'needs more, such as 4096. The memory is locked while the guest '
+             'runs, and up to max_cleanings guests run at once: add it to '
+             'Nova\'s reserved_host_memory_mb.'),
+    cfg.IntOpt(
+        'scrub_guest_timeout', default=1800, min=10, max=86400,
+        help='Seconds that a guest of the cleaning step "scrub-guest" may '
+             'take; then it is ended, and the step fails. The guest of '
+             'tools/scrub-guest/build reads about ten MiB per second, so '
+             'that the default suffices for 16 GiB, and a GPU of 80 GiB '
+             'needs 10000. A guest with a vendor\'s driver is faster.'),
+    cfg.IntOpt(
+        'max_cleanings', default=4, min=1, max=64,
+        help='Number of GPUs that nova-compute cleans at the same time; the '
+             'others wait. A cleaning takes from a second to minutes. More '
+             'at once free the GPUs of a large host sooner, and need more '
+             'CPU and, for guests of the step "scrub-guest", more memory.'),
+    cfg.ListOpt(
+        'sriov_numvfs', default=[],
+        item_type=types.String(
+            regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
+        help='Number of VFs that nova-compute creates on each GPU that has '
+             'none, for example after a reboot of the host. The format is '
+             'VENDOR:DEVICE=COUNT with hexadecimal PCI IDs, such as '
+             '8086:56c0=4; entries are separated by commas. For NVIDIA\'s '
+             'driver nova-compute runs sriov-manage, which creates all VFs '
+             'that the GPU supports, whatever the number. A GPU that is '
+             'assigned, quarantined, retired or not clean yet gets its VFs '
+             'after its cleaning. By default no VFs are created.'),
+    cfg.BoolOpt(
+        'withhold_degraded', default=False,
+        help='Whether nova-compute withholds GPUs whose health is "degraded": '
+             'no variant matches them, and no new instance gets one, until '
+             'their health is "ok". An instance keeps the GPU that it has. By '
+             'default such GPUs are offered, since a link that is narrower '
+             'than the slot seems to allow may be how the board is wired.'),
+]
+
+SCHEDULER_GROUP = cfg.OptGroup(
+    'gpgpu_scheduler', title='nova-scheduler',
+    help='Options that nova-scheduler reads, and "gpgpu-manage why-not".')
+
+SCHEDULER_OPTS = [
     cfg.StrOpt(
         'weight_policy', default='pack', choices=('pack', 'spread'),
         help='Policy by which GpuWeigher ranks the hosts that can take a '
@@ -67,13 +184,21 @@ OPTS = [
              'leaves no host for requests for many GPUs.'),
     cfg.FloatOpt(
         'weight_multiplier', default=100.0,
-        help='Multiplier of GpuWeigher. With the default the policy decides '
-             'before Nova\'s weighers for RAM, CPU, disk, PCI devices and '
-             'I/O, whose multipliers are 1.0, or -1.0 for I/O. Those decide '
-             'among hosts that are equal for the policy. '
-             'A value between 0 and 1 makes it one weigher among them, '
-             '0 turns it off. The metadata gpgpu_weight_multiplier of a host '
-             'aggregate changes it for the hosts of the aggregate.'),
+        help='Factor by which Nova multiplies the weight of GpuWeigher '
+             'before it adds the weights of its other weighers, whose '
+             'factors are 1.0 (-1.0 for I/O). With the default the GPUs '
+             'decide, and RAM, CPU, disk and I/O decide only among hosts '
+             'that are equal for weight_policy. With 1.0 the GPUs count as '
+             'much as each of them, and with 0 not at all. The metadata '
+             'gpgpu_weight_multiplier of a host aggregate changes it for the '
+             'hosts of the aggregate.'),
+]
+
+CONDUCTOR_GROUP = cfg.OptGroup(
+    'gpgpu_conductor', title='gpgpu-conductor',
+    help='Options that gpgpu-conductor reads.')
+
+CONDUCTOR_OPTS = [
     cfg.StrOpt(
         'isolation_aggregate',
         help='Name of a host aggregate of Nova that gpgpu-conductor creates '
@@ -95,34 +220,6 @@ OPTS = [
              'scheduler hint gpgpu_device instead of requesting them by a '
              'flavor. Only gpgpu-conductor reads it. By default no project '
              'may, and a server with the hint is refused.'),
-    cfg.StrOpt(
-        'resource_tracker', default='conductor',
-        help='Name of the entry point in gpgpu_plugin.resource_trackers by '
-             'which nova-compute decides who has which GPU of its host. '
-             '"conductor" claims from gpgpu-conductor; packages of third '
-             'parties may install others.'),
-    cfg.IntOpt(
-        'claim_lease', default=600, min=10,
-        help='Seconds for which a claim that was not activated is presumed '
-             'to belong to a running build. Afterwards gpgpu-conductor '
-             'notifies the host, which releases the claim if no build has '
-             'it. After the same time nova-compute compares its assignments '
-             'a second time if the outcome of a call was unknown. A lower '
-             'value releases devices sooner after a failure.'),
-    cfg.IntOpt(
-        'session_timeout', default=900, min=60,
-        help='Seconds without a call of a host after which a nova-compute on '
-             'another machine may speak for this host. Until then that '
-             'nova-compute is fenced: its calls change nothing, and it does '
-             'no GPU work. "gpgpu-manage host takeover" allows it at once. A '
-             'host that has not called for this time is shown as silent. The '
-             'value must be at least twice digest_interval.'),
-    cfg.IntOpt(
-        'digest_interval', default=300, min=10,
-        help='Seconds, on average, between two calls in which nova-compute '
-             'asks gpgpu-conductor whether their data differ, as they do '
-             'after a message was lost. A lower value finds a '
-             'difference sooner, and makes more calls.'),
     cfg.StrOpt(
         'nova_notifications_topic', regex='^[A-Za-z0-9_.-]{1,255}$',
         help='Topic of Nova\'s versioned notifications from which '
@@ -157,14 +254,6 @@ OPTS = [
              'If not, gpgpu-conductor shows the sums over all hosts: a few '
              'series for each variant, whatever the number of hosts.'),
     cfg.StrOpt(
-        'config_drive_file', regex='^/',
-        help='Path of a file about the GPUs of a server that '
-             'gpgpu.GpuLibvirtDriver adds to the files of its config drive, '
-             'such as /etc/gpgpu.json. cloud-init writes it at this path into '
-             'the guest. It is JSON with the variant, the vGPU type and the '
-             'PCI addresses in the guest of each GPU. Nova does not write a '
-             'config drive again after a resize. By default there is none.'),
-    cfg.StrOpt(
         'vendordata_bind',
         help='IP address and TCP port on which gpgpu-conductor answers '
              'requests of Nova for dynamic vendordata with the GPUs of a '
@@ -175,20 +264,11 @@ OPTS = [
              'is no TLS: bind to an address of the management network, or put '
              'a proxy in front of it.'),
     cfg.StrOpt(
-        'vendordata_username', default='nova',
-        help='User with which Nova authenticates its requests for '
-             'vendordata (HTTP Basic): [vendordata_dynamic_auth] auth_type = '
-             'http_basic, username and password in Nova.'),
-    cfg.StrOpt(
         'vendordata_password', secret=True,
-        help='Password of that user, which vendordata_bind needs.'),
-    cfg.IntOpt(
-        'notifications_limit', default=1000000, min=1000,
-        help='Maximum number of unsent notifications in the database of '
-             'gpgpu-conductor. If there are more, the oldest ones are '
-             'deleted unsent, which is logged and counted. A '
-             'notification takes about one kilobyte. Notifications are '
-             'stored only if [oslo_messaging_notifications] driver is set.'),
+        help='Password of the user "nova", with which Nova authenticates its '
+             'requests for vendordata (HTTP Basic). vendordata_bind needs '
+             'it. Set the same in Nova: [vendordata_dynamic_auth] auth_type '
+             '= http_basic, username = nova, and password.'),
     cfg.IntOpt(
         'history_days', default=365, min=0, max=36500,
         help='Days after which gpgpu-conductor deletes events, assignments '
@@ -202,96 +282,6 @@ OPTS = [
              'gpgpu-conductor sends a notification (gpgpu.assignment.exists) '
              'for each usage of a device in it. All conductors need the same '
              'value.'),
-    cfg.StrOpt(
-        'cleaning_program',
-        help='Program that nova-compute runs, as its own user and without '
-             'arguments, for each GPU whose cleaning policy names the step '
-             '"program". The GPU is bound to its VFIO driver while the '
-             'program runs. The environment has GPGPU_ADDRESS, '
-             'GPGPU_FUNCTIONS, '
-             'GPGPU_STABLE_ID, GPGPU_IDS, GPGPU_MEMORY_MIB and '
-             'GPGPU_ASSIGNMENT. The step passes if the program ends with '
-             'status 0 within ten minutes.'),
-    cfg.StrOpt(
-        'knobs_command',
-        help='Command that nova-compute runs, as its own user, for each GPU '
-             'whose cleaning policy names the step "knobs", such as "sudo -n '
-             '/usr/local/sbin/gpgpu-knobs-nvidia". It is split into words as '
-             'a shell does. Two arguments are added: "query" or "reset", and '
-             'the address of the GPU, which is bound to its VFIO driver. The '
-             'environment is that of cleaning_program. "query" prints one '
-             'JSON object of names and values, such as {"ecc": "on", "mig": '
-             '"off"}. "reset" sets all of them to their defaults, which take '
-             'effect when the step then resets the card. The command must '
-             'end within two minutes, with status 0.'),
-    cfg.StrOpt(
-        'scrub_guest_kernel',
-        help='Kernel that the cleaning step "scrub-guest" boots in a guest '
-             'which gets the GPU, such as the file vmlinuz that '
-             'tools/scrub-guest/build wrote. The step needs '
-             'scrub_guest_initrd, too, and gpgpu.GpuLibvirtDriver.'),
-    cfg.StrOpt(
-        'scrub_guest_initrd',
-        help='Initramfs of the guest of the cleaning step "scrub-guest", '
-             'such as the file initrd.img that tools/scrub-guest/build '
-             'wrote. It writes and verifies all memory of the GPU. Only '
-             'administrators may be able to write this file and the kernel: '
-             'the step trusts what the guest reports.'),
-    cfg.IntOpt(
-        'scrub_guest_memory', default=512, min=64,
-        help='MiB of main memory of the guest of the cleaning step '
-             '"scrub-guest". The memory is locked while the guest '
-             'runs, and up to max_cleanings guests run at once; add it to '
-             'Nova\'s reserved_host_memory_mb. A guest with a vendor\'s '
-             'driver in the initramfs needs more, such as 4096.'),
-    cfg.IntOpt(
-        'scrub_guest_timeout', default=1800, min=10, max=86400,
-        help='Seconds after which the guest of the cleaning step '
-             '"scrub-guest" is ended, and the step fails. A guest that '
-             'writes through a BAR reads about ten MiB per second, so a GPU '
-             'of 80 GiB takes longer than the default.'),
-    cfg.IntOpt(
-        'max_cleanings', default=4, min=1, max=64,
-        help='Number of GPUs that nova-compute cleans at once. A cleaning '
-             'takes from a second to minutes, depending on the cleaning '
-             'policy of the variant and the memory of the GPU.'),
-    cfg.IntOpt(
-        'scan_interval', default=60, min=1,
-        help='Seconds between two iterations in which nova-compute checks '
-             'whether its devices changed. An iteration that finds no '
-             'change makes no call. With a lower value, hardware changes '
-             'are reported sooner.'),
-    cfg.StrOpt(
-        'sysfs_root', default='/sys',
-        help='Folder from which nova-compute reads the host\'s devices. '
-             'Devices are configured through /sys only; another root is '
-             'read-only, for inspection and tests.'),
-    cfg.ListOpt(
-        'sriov_numvfs', default=[],
-        item_type=types.String(
-            regex='^[0-9a-f]{4}:[0-9a-f]{4}=[1-9][0-9]*$', ignore_case=True),
-        help='Number of VFs that nova-compute creates on each GPU that has '
-             'none, for example after a reboot of the host. The format is '
-             'VENDOR:DEVICE=COUNT with hexadecimal PCI IDs, such as '
-             '8086:56c0=4; entries are separated by commas. For NVIDIA\'s '
-             'driver nova-compute runs sriov-manage, which creates all VFs '
-             'that the GPU supports, whatever the number. A GPU that is '
-             'assigned, quarantined, retired or not clean yet gets its VFs '
-             'after its cleaning. By default no VFs are created.'),
-    cfg.BoolOpt(
-        'withhold_degraded', default=False,
-        help='Whether nova-compute withholds GPUs whose health is "degraded": '
-             'no variant matches them, and no new instance gets one, until '
-             'their health is "ok". An instance keeps the GPU that it has. By '
-             'default such GPUs are offered, since a link that is narrower '
-             'than the slot seems to allow may be how the board is wired.'),
-    cfg.StrOpt(
-        'state_path', default='/var/lib/nova/gpgpu',
-        help='Folder in which nova-compute stores the assignments of the '
-             'host, releases and confirmations that gpgpu-conductor has not '
-             'received yet, the baselines of devices, the errors that GPUs '
-             'had since their last cleaning, and the machines of the fake '
-             'driver. The folder must survive a reboot of the host.'),
 ]
 
 FAKE_GROUP = cfg.OptGroup(
@@ -312,12 +302,18 @@ FAKE_OPTS = [
 ]
 
 
+GROUPS = [(GROUP, OPTS), (COMPUTE_GROUP, COMPUTE_OPTS),
+           (FAKE_GROUP, FAKE_OPTS), (SCHEDULER_GROUP, SCHEDULER_OPTS),
+           (CONDUCTOR_GROUP, CONDUCTOR_OPTS)]
+"""All groups, with their options."""
+
+
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options. Registering them again changes nothing."""
     # By name: oslo.config copies a group that it is given but not the table
     # of options in it, so overrides in one configuration would be the next's.
-    conf.register_opts(OPTS, group=GROUP.name)
-    conf.register_opts(FAKE_OPTS, group=FAKE_GROUP.name)
+    for group, options in GROUPS:
+        conf.register_opts(options, group=group.name)
 
 
 def check(conf: cfg.ConfigOpts) -> None:
@@ -325,24 +321,46 @@ def check(conf: cfg.ConfigOpts) -> None:
 
     :raises oslo_config.cfg.Error: a value is not valid; it names the option
     """
-    for group, options in list_opts():
+    for group, options in GROUPS:
         for option in options:
             getattr(conf[group.name], option.dest)
-    if conf.gpgpu.session_timeout < 2 * conf.gpgpu.digest_interval:
-        # An idle host calls after up to one and a half intervals.
-        raise cfg.ConfigFileValueError(
-            f'[gpgpu] session_timeout = {conf.gpgpu.session_timeout} must be '
-            f'at least twice digest_interval = '
-            f'{conf.gpgpu.digest_interval}, or an idle host counts as '
-            f'silent')
+
+
+def claim_lease(conf: cfg.ConfigOpts) -> int:
+    """Return for how many seconds a claim is presumed to be in a build."""
+    return 2 * int(conf.gpgpu.digest_interval)
+
+
+def silent_after(conf: cfg.ConfigOpts) -> int:
+    """Return after how many seconds without a call a host is silent.
+
+    An idle host calls after up to one and a half intervals, so one lost call
+    makes no host silent.
+    """
+    return 3 * int(conf.gpgpu.digest_interval)
 
 
 def numvfs(conf: cfg.ConfigOpts) -> dict[str, int]:
     """Return ``sriov_numvfs`` by ``vendor:device`` in lower case."""
     return {ids.lower(): int(count) for ids, _, count in (
-        entry.partition('=') for entry in conf.gpgpu.sriov_numvfs)}
+        entry.partition('=') for entry in conf.gpgpu_compute.sriov_numvfs)}
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """Return the options by group, for oslo-config-generator."""
-    return [(GROUP, OPTS), (FAKE_GROUP, FAKE_OPTS)]
+    """Return the options of all services, for oslo-config-generator."""
+    return [(GROUP, OPTS)]
+
+
+def list_compute_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Return the options of nova-compute."""
+    return [(COMPUTE_GROUP, COMPUTE_OPTS), (FAKE_GROUP, FAKE_OPTS)]
+
+
+def list_scheduler_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Return the options of nova-scheduler."""
+    return [(SCHEDULER_GROUP, SCHEDULER_OPTS)]
+
+
+def list_conductor_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Return the options of gpgpu-conductor."""
+    return [(CONDUCTOR_GROUP, CONDUCTOR_OPTS)]

@@ -3,9 +3,9 @@
 
 Notifications that were never sent go with it.
 
-Conductors delete what is older than ``[gpgpu] history_days``, and ``db purge``
-what an operator names. Both do so in transactions that are short and
-independent of each other: after an interruption the next run goes on.
+Conductors delete what is older than ``[gpgpu_conductor] history_days``, and
+``db purge`` what an operator names. Both do so in transactions that are short
+and independent of each other: after an interruption the next run goes on.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def purge_old(db: api.Database, days: int) -> None:
             now = clock.utc(session)
         purged = purge(db, now - datetime.timedelta(days=days))
     except Exception:
-        LOG.exception('Cannot delete what is older than [gpgpu] history_days')
+        LOG.exception('Cannot delete what is older than [gpgpu_conductor] '
+                      'history_days')
     else:
         if purged.events or purged.assignments or purged.usages or (
                 purged.notifications):

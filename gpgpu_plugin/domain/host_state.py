@@ -12,7 +12,7 @@ class HostState(enum.StrEnum):
     """Whether instances can come to a host.
 
     ``up``: its nova-compute called the conductors lately. ``silent``: it has
-    not called for ``[gpgpu] session_timeout`` seconds, so that nothing of the
+    not called for three ``[gpgpu] digest_interval``, so that nothing of the
     host can be claimed or cleaned. ``restored``: the database was restored
     from a backup, and the host has not reported what it has since; nothing of
     it can be claimed until then. ``disabled``: it calls, but an operator has

@@ -64,15 +64,14 @@ class Guests(typing.Protocol):
 class ScrubGuest:
     """Configuration of the guest that the step ``scrub-guest`` boots.
 
-    :ivar kernel: path; None: not configured
-    :ivar initrd: path; None: not configured
+    :ivar path: folder with ``vmlinuz`` and ``initrd.img``; None: not
+        configured
     :ivar memory_mib: MiB of its main memory
     :ivar seconds: time after which it is ended
     :ivar guests: boots it; None: the virt driver cannot do so
     """
 
-    kernel: str | None = None
-    initrd: str | None = None
+    path: str | None = None
     memory_mib: int = 512
     seconds: float = 1800.0
     guests: Guests | None = None

@@ -101,8 +101,8 @@ class HealthBook:
             return scan
         return dataclasses.replace(scan, functions=tuple(
             dataclasses.replace(function, fault=(
-                f'it is degraded, and [gpgpu] withhold_degraded is set: '
-                f'{condition.reason}'))
+                f'it is degraded, and [gpgpu_compute] withhold_degraded is '
+                f'set: {condition.reason}'))
             if (condition := self._conditions.get(function.id)) is not None
             and condition.health is health.Health.DEGRADED else function
             for function in scan.functions))

@@ -90,22 +90,21 @@ class LocalHost(base.Host):
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
                  guests: guest.Guests | None = None) -> LocalHost:
-        sysfs = sysfs_mod.Sysfs(conf.gpgpu.sysfs_root)
+        sysfs = sysfs_mod.Sysfs()
+        own = conf.gpgpu_compute
         return cls(base.Access(
             sysfs=sysfs, binder=binding.Binder.privileged(sysfs),
             is_designated=designation.Store().holds,
-            baselines=baseline.Baselines.of_host(conf.gpgpu.state_path),
+            baselines=baseline.Baselines.of_host(own.state_path),
             vfio=operations.PrivilegedVFIO(sysfs),
-            cleaning_program=conf.gpgpu.cleaning_program,
-            knobs_command=conf.gpgpu.knobs_command,
+            cleaning_program=own.cleaning_program,
+            knobs_command=own.knobs_command,
             scrub_guest=guest.ScrubGuest(
-                kernel=conf.gpgpu.scrub_guest_kernel,
-                initrd=conf.gpgpu.scrub_guest_initrd,
-                memory_mib=conf.gpgpu.scrub_guest_memory,
-                seconds=conf.gpgpu.scrub_guest_timeout, guests=guests)),
+                path=own.scrub_guest_path, memory_mib=own.scrub_guest_memory,
+                seconds=own.scrub_guest_timeout, guests=guests)),
             health_mod.HealthBook(
-                sysfs, f'{conf.gpgpu.state_path}/health/errors.json',
-                withhold_degraded=conf.gpgpu.withhold_degraded),
+                sysfs, f'{own.state_path}/health/errors.json',
+                withhold_degraded=own.withhold_degraded),
             conf_gpgpu.numvfs(conf))
 
     def make_vfs(self, busy: Collection[str],
@@ -157,8 +156,9 @@ class LocalHost(base.Host):
         except (exception.HostError, OSError):
             # Such as more than it supports.
             LOG.exception(
-                '%s has none of its %s VFs; check [gpgpu] sriov_numvfs and '
-                'the driver', gpu.address, self._wanted_vfs(gpu))
+                '%s has none of its %s VFs; check [gpgpu_compute] '
+                'sriov_numvfs and the driver',
+                gpu.address, self._wanted_vfs(gpu))
 
     def scan(self) -> scanner.Scan:
         self._health_changed = False

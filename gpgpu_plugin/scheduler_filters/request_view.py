@@ -42,7 +42,6 @@ def _api() -> conductor_api.ConductorAPI:
         return conductor_api.ConductorAPI(
             CONF,
             rpc_transport.get_transport(CONF),
-            timeout=CONF.gpgpu.scheduler_rpc_timeout,
             caller=gpgpu_context.CallerKind.SCHEDULER,
             name=CONF.host,
         )

@@ -50,7 +50,7 @@ class GpuWeigher(weights.BaseHostWeigher):
         """Return the multiplier, which a host's aggregate can change."""
         multiplier: float = utils.get_weight_multiplier(
             host_state, 'gpgpu_weight_multiplier',
-            CONF.gpgpu.weight_multiplier)
+            CONF.gpgpu_scheduler.weight_multiplier)
         return multiplier
 
     def _weigh_object(self, host_state: nova_types.HostState,
@@ -105,5 +105,5 @@ class GpuWeigher(weights.BaseHostWeigher):
         """Return the ranking of a view, which stays until it is read anew."""
         if self._ranking is None or self._ranking.view is not view:
             self._ranking = ranking.Ranking(
-                view, CONF.gpgpu.weight_policy, self._flavors)
+                view, CONF.gpgpu_scheduler.weight_policy, self._flavors)
         return self._ranking

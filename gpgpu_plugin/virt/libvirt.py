@@ -63,7 +63,7 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         """Return libvirt's guests, after those of an earlier process."""
         guests = scrub_guest.LibvirtGuests(
             self._uri(), CONF.libvirt.virt_type, hostdevs)
-        if CONF.gpgpu.scrub_guest_initrd is not None:
+        if CONF.gpgpu_compute.scrub_guest_path is not None:
             guests.end_all()
         return guests
 
@@ -166,7 +166,7 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         Nova calls it when libvirt has the domain and the guest is not started.
         It writes no config drive again that is there.
         """
-        path = CONF.gpgpu.config_drive_file
+        path = CONF.gpgpu_compute.config_drive_file
         attachments = (self.gpu_attachments(instance)
                        if path and configdrive.required_by(instance) else [])
         if attachments:

@@ -127,8 +127,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def _gpu_init_host(self, host: str) -> None:
         denial_log.install()
         make_tracker: tracker_api.MakeTracker = extensions.load(
-            extensions.RESOURCE_TRACKERS, CONF.gpgpu.resource_tracker,
-            '[gpgpu] resource_tracker')
+            extensions.RESOURCE_TRACKERS, CONF.gpgpu_compute.resource_tracker,
+            '[gpgpu_compute] resource_tracker')
         tracker = make_tracker(CONF, host, tracker_api.VirtDriver(
             virtapi=self.virtapi, host_type=self.gpu_host,
             guests=self._gpu_guests, domain_of=self._gpu_domain,

@@ -22,7 +22,7 @@ class IsolationCloud(cloud.GpuCloud):
         # The conductor of the cloud has begun without an aggregate.
         self.flags(isolation_aggregate='gpu-hosts',
                    exact_device_projects=[self.api.project_id],
-                   group='gpgpu')
+                   group='gpgpu_conductor')
         self.flags(enable_isolated_aggregate_filtering=True,
                    group='scheduler')
         self.cloud = isolation_cloud.Cloud(self.connect())

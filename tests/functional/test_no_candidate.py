@@ -35,7 +35,7 @@ class NoCandidateTest(cloud.GpuCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        self.flags(nova_notifications_topic=TOPIC, group='gpgpu')
+        self.flags(nova_notifications_topic=TOPIC, group='gpgpu_conductor')
 
     def test_request_for_more_gpus_than_exist_is_in_the_history(self) -> None:
         answer = self.api.api_post('/servers', {'server': {

@@ -18,7 +18,7 @@ class ThirdPartyTrackerTest(cloud.GpuCloud):
     def _configure(self) -> None:
         self.useFixture(third_party.Installed(third_party.acme()))
         super()._configure()
-        self.flags(resource_tracker='acme', group='gpgpu')
+        self.flags(resource_tracker='acme', group='gpgpu_compute')
         # GpuFilter asks gpgpu-conductor.
         self.restart_scheduler('ComputeFilter')
 

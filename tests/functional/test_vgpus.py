@@ -205,7 +205,7 @@ class NvidiaVFCase(VGPUViews, cloud.GpuCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        self.flags(sriov_numvfs=['10DE:26B9=8'], group='gpgpu')
+        self.flags(sriov_numvfs=['10DE:26B9=8'], group='gpgpu_compute')
 
     def setUp(self) -> None:
         super().setUp()
@@ -331,7 +331,7 @@ class MdevOnVFTest(VGPUViews, cloud.GpuCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        self.flags(sriov_numvfs=['10de:20b5=6'], group='gpgpu')
+        self.flags(sriov_numvfs=['10de:20b5=6'], group='gpgpu_compute')
 
     def test_delete_frees_vgpus(self) -> None:
         for name in ('A100D-4C', 'A100D-20C'):
@@ -362,7 +362,7 @@ class PlainVFTest(VGPUViews, cloud.GpuCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu')
+        self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu_compute')
 
     def test_delete_frees_vgpus(self) -> None:
         self.manage('vgpu-type', 'enable', 'FLEX', 'vf4')

@@ -40,7 +40,7 @@ class WeigherTest(cloud.GpuCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        self.flags(weight_policy=self.weight_policy, group='gpgpu')
+        self.flags(weight_policy=self.weight_policy, group='gpgpu_scheduler')
         self.flags(weight_classes=WEIGHERS, group='filter_scheduler')
         self.restart_scheduler('ComputeFilter', 'GpuFilter')
 

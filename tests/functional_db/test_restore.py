@@ -63,7 +63,7 @@ class RestoreMixin:
     def start(self, host):
         """Start a new nova-compute of a host and run its first iteration."""
         self.conf.set_override(
-            'state_path', os.path.join(self.folder, host), 'gpgpu')
+            'state_path', os.path.join(self.folder, host), 'gpgpu_compute')
         tracker = resource_tracker.ResourceTracker(
             self.conf, host, self.machines[host],
             network.NetworkAPI(network.Network(self.conductor)),

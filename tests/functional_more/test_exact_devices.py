@@ -20,7 +20,7 @@ class ExactCloud(cloud.GpuCloud):
     def setUp(self) -> None:
         super().setUp()
         self.flags(exact_device_projects=[self.api.project_id],
-                   group='gpgpu')
+                   group='gpgpu_conductor')
         self.plain = self.flavor_of({})
 
     def device(self, number: int, host: str = 'gpu1',
@@ -128,7 +128,7 @@ class ExactDevicesTest(ExactCloud):
         self.wait_inventory(8, 0)
 
     def test_other_projects_are_refused(self) -> None:
-        self.flags(exact_device_projects=['another'], group='gpgpu')
+        self.flags(exact_device_projects=['another'], group='gpgpu_conductor')
         server = self.refused(
             'exact_devices_not_allowed', self.device(0)['uuid'])
         self.delete(server)
@@ -216,7 +216,7 @@ class ExactDevicesTest(ExactCloud):
                  self.flavor(H100=1))):
             with self.subTest(reason=reason):
                 self.denied(reason, value, flavor, **zone)
-        self.flags(exact_device_projects=[], group='gpgpu')
+        self.flags(exact_device_projects=[], group='gpgpu_conductor')
         self.denied('exact_devices_not_allowed', self.device(0)['uuid'],
                     **zone)
         self.assertEqual(1, self.usage())

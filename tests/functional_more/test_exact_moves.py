@@ -20,7 +20,7 @@ class ExactOperationCase(test_moves.MovesCase):
     def boot_first(self) -> dict[str, typing.Any]:
         """Boot the server with the last two GPUs of the first host."""
         self.flags(exact_device_projects=[self.api.project_id],
-                   group='gpgpu')
+                   group='gpgpu_conductor')
         self.plain = self.flavor_of({})
         devices = sorted(
             device['address'] for device in self.devices('--host', 'gpu1')
@@ -68,7 +68,7 @@ class ExactOperationsTest(ExactOperationCase):
         self.act('rebuild', {'imageRef': cloud.IMAGE})
         self.done()
         # The project is not asked again for what it has.
-        self.flags(exact_device_projects=[], group='gpgpu')
+        self.flags(exact_device_projects=[], group='gpgpu_conductor')
         self.act('rebuild', {'imageRef': cloud.IMAGE})
         self.done()
 

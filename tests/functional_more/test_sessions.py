@@ -31,9 +31,9 @@ class SessionsTest(cloud.GpuCloud):
         own = self.state_path
         folder = pathlib.Path(own, 'elsewhere')
         folder.mkdir()
-        self.flags(state_path=str(folder), group='gpgpu')
+        self.flags(state_path=str(folder), group='gpgpu_compute')
         compute = self.start_service('compute', host='gpu1')
-        self.flags(state_path=own, group='gpgpu')
+        self.flags(state_path=own, group='gpgpu_compute')
         try:
             yield compute
         finally:

@@ -37,7 +37,7 @@ class Endpoint(fixtures.Fixture):
     def _setUp(self) -> None:
         test = self._test
         test.flags(vendordata_bind='127.0.0.1:9465',
-                   vendordata_password=PASSWORD, group='gpgpu')
+                   vendordata_password=PASSWORD, group='gpgpu_conductor')
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.conductor.http_server.parse',
             return_value=http_server.Address(host='127.0.0.1', port=0)))
@@ -247,7 +247,7 @@ class ConfigDriveFileTest(libvirt_cloud.GpuLibvirtCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        self.flags(config_drive_file='/etc/gpgpu.json', group='gpgpu')
+        self.flags(config_drive_file='/etc/gpgpu.json', group='gpgpu_compute')
         self.files: list[typing.Any] = []
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.configdrive.ConfigDriveBuilder.make_drive',

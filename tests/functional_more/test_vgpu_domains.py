@@ -199,7 +199,7 @@ class LibvirtVFTest(VGPULibvirtCloud):
 
     def _configure(self) -> None:
         super()._configure()
-        self.flags(sriov_numvfs=['10de:26b9=8'], group='gpgpu')
+        self.flags(sriov_numvfs=['10de:26b9=8'], group='gpgpu_compute')
 
     def setUp(self) -> None:
         super().setUp()

@@ -50,7 +50,7 @@ class WholeCardTest(cloud.GpuCloud):
 
     def test_nova_compute_makes_vfs_of_clean_gpus_only(self) -> None:
         gpu = self.quarantine_used()
-        self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu')
+        self.flags(sriov_numvfs=['8086:56c0=4'], group='gpgpu_compute')
         self.restart_compute()
         self.wait_for(lambda: [vf['shown_state'] for vf in self.vfs()] == [
             'available'] * 4, 'the VFs of the other GPU')

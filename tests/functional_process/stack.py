@@ -37,9 +37,8 @@ graceful_shutdown_timeout = 3
 [gpgpu]
 topic_prefix = {topic_prefix}
 keys_path = {state}/keys
-# They only end a wait for what never comes: machines are busy at times.
+# Only ends a wait for what never comes: machines are busy at times.
 rpc_timeout = 60
-scheduler_rpc_timeout = 60
 [placement]
 auth_type = admin_token
 endpoint = http://127.0.0.1:{placement_port}
@@ -90,6 +89,7 @@ host = {host}
 state_path = {state}/{host}
 [gpgpu]
 keys_path = {state}/{host}/keys
+[gpgpu_compute]
 # What a host keeps names its cloud: the next test's is another one.
 state_path = {state}/{host}/gpgpu
 [gpgpu_fake]

@@ -74,6 +74,6 @@ class NovaComputeProcessTest(cloud.ProcessCloud):
             ' nova-compute cannot start: ')
         self.assertRegex(before, r' CRITICAL [^\n]*\Z')
         self.assertRegex(
-            reason, f'^Option .gpgpu. state_path: .*/{host}.json is in use '
-            f'by process')
+            reason, f'^Option .gpgpu_compute. state_path: .*/{host}.json is '
+            f'in use by process')
         self.assertNotIn('Traceback', before)

@@ -27,7 +27,7 @@ from tests.fixtures import services
 class ProgramTestCase(base.BaseTestCase):
     """gpgpu-conductor as a process, which serves when a test begins.
 
-    :cvar lines: of its group [gpgpu], beside the others
+    :cvar lines: of its configuration, beside the others
     """
 
     lines = ()

@@ -17,6 +17,7 @@ from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.rpc import compute_api
@@ -51,9 +52,11 @@ class LateClaimsMixin:
         self.now = 0.0
         for name, value in (
                 ('transport_url', services.RABBITMQ),
-                ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}'),
-                ('state_path', self.useFixture(fixtures.TempDir()).path)):
+                ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}')):
             self.conf.set_override(name, value, 'gpgpu')
+        self.conf.set_override(
+            'state_path', self.useFixture(fixtures.TempDir()).path,
+            'gpgpu_compute')
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.arrival.time',
             types.SimpleNamespace(monotonic=lambda: self.now)))
@@ -170,7 +173,7 @@ class LateClaimsMixin:
             {'available': 0, **self.states()})
         watch = leases.LeaseWatch(
             self.db, compute_api.ComputeAPI(self.conf, self.new_transport()),
-            self.conf.gpgpu.session_timeout)
+            conf_gpgpu.silent_after(self.conf))
         self.tracker.run_once()
         with self.db.writer() as session:
             session.execute(sa.update(tables.ASSIGNMENTS).values(

@@ -144,7 +144,8 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
     def setUp(self):
         require_programs(self, 'prometheus')
         self.port = free_port()
-        self.lines = (f'metrics_bind = 127.0.0.1:{self.port}',)
+        self.lines = ('[gpgpu_conductor]',
+                      f'metrics_bind = 127.0.0.1:{self.port}')
         super().setUp()
         self.conf.set_override('topic_prefix', self.prefix, 'gpgpu')
         transport = rpc_transport.get_transport(self.conf)
@@ -263,7 +264,8 @@ class PrometheusTest(PrometheusTestCase):
     def test_endpoint_survives_a_reload_and_ends_with_the_program(self):
         self.assertEqual(1, scrape(self.port)['gpgpu_database_up'])
         before, port = self.port, free_port()
-        self.configure(self.prefix, f'metrics_bind = 127.0.0.1:{port}')
+        self.configure(self.prefix, '[gpgpu_conductor]',
+                       f'metrics_bind = 127.0.0.1:{port}')
         self.process.send_signal(signal.SIGHUP)
         self.wait_log('with the reloaded configuration')
         self.assertEqual(1, scrape(port)['gpgpu_database_up'])
@@ -273,7 +275,8 @@ class PrometheusTest(PrometheusTestCase):
         self.assertTrue(patience.wait_until(
             lambda: self.log.read_text().count(
                 'with the reloaded configuration') == 2))
-        self.configure(self.prefix, 'metrics_bind = 192.0.2.1:9464')
+        self.configure(self.prefix, '[gpgpu_conductor]',
+                       'metrics_bind = 192.0.2.1:9464')
         self.process.send_signal(signal.SIGHUP)
         self.wait_log('cannot listen on 192.0.2.1')
         self.assertEqual(1, scrape(port)['gpgpu_database_up'])
@@ -296,9 +299,10 @@ class HangingCallsTest(base.ConductorTestCase):
         self.port = free_port()
         for name, value in (
                 ('transport_url', services.RABBITMQ),
-                ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}'),
-                ('metrics_bind', f'127.0.0.1:{self.port}')):
+                ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}')):
             self.conf.set_override(name, value, 'gpgpu')
+        self.conf.set_override(
+            'metrics_bind', f'127.0.0.1:{self.port}', 'gpgpu_conductor')
 
     def database(self):
         self.made = database.ServerDatabase(

@@ -34,8 +34,7 @@ transport_url = {transport}
 topic_prefix = {topic_prefix}
 # A message that is sent twice must change nothing even if it is not refused.
 sign_calls = false
-claim_lease = {lease}
-digest_interval = 10
+digest_interval = {digest_interval}
 [database]
 connection = {connection}
 [oslo_messaging_rabbit]
@@ -95,7 +94,8 @@ class Cloud:
                           connection: str) -> None:
         path = self._folder / 'gpgpu.conf'
         path.write_text(_CONF.format(
-            transport=transport, topic_prefix=prefix, lease=host_mod.LEASE,
+            transport=transport, topic_prefix=prefix,
+            digest_interval=host_mod.DIGEST_INTERVAL,
             connection=connection.replace('%', '%%')))
         self.conductors = [processes.Conductor(number, path)
                            for number in range(CONDUCTORS)]

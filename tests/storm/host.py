@@ -60,8 +60,9 @@ MACHINE = 'hgx-h100-8'
 TIMEOUT = 3
 """Seconds that a host waits for an answer."""
 
-LEASE = 10
-"""Seconds until a claim that was not activated expires."""
+DIGEST_INTERVAL = 10
+"""Seconds, on average, between two digests. A claim that was not activated
+expires after twice as long."""
 
 _CLEANING_TIME = 0.15
 """Mean duration of a cleaning in seconds."""
@@ -147,10 +148,9 @@ def configuration(setting: Setting) -> cfg.ConfigOpts:
     for name, value in (
             ('transport_url', setting.transport),
             ('topic_prefix', setting.topic_prefix), ('sign_calls', False),
-            ('state_path', str(setting.folder)),
-            ('rpc_timeout', TIMEOUT), ('claim_lease', LEASE),
-            ('digest_interval', 10)):
+            ('rpc_timeout', TIMEOUT), ('digest_interval', DIGEST_INTERVAL)):
         conf.set_override(name, value, 'gpgpu')
+    conf.set_override('state_path', str(setting.folder), 'gpgpu_compute')
     return conf
 
 

@@ -136,7 +136,7 @@ class PhaseTest(base.ResultTestCase):
             ['ComputeFilter', 'SameHostFilter', 'GpuNUMATopologyFilter',
              'GpuFilter'], conf.filter_scheduler.enabled_filters)
         self.assertIn('enables by default', self.warning(nova.filters(conf)))
-        self.assertEqual(str(self.state_dir), conf.gpgpu.state_path)
+        self.assertEqual(str(self.state_dir), conf.gpgpu_compute.state_path)
         self.assertEqual(str(self.conf_dir / 'keys'), conf.gpgpu.keys_path)
         self.assertEqual('pcie-l40s-4', conf.gpgpu_fake.machine)
 

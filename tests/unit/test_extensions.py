@@ -31,10 +31,11 @@ class ExtensionsTest(base.BaseTestCase):
         exc = self.assertRaises(
             exception.ConfigInvalid, extensions.load,
             extensions.RESOURCE_TRACKERS, 'quantum',
-            '[gpgpu] resource_tracker')
+            '[gpgpu_compute] resource_tracker')
         self.assertEqual(
-            'Option [gpgpu] resource_tracker: gpgpu_plugin.resource_trackers '
-            'has no entry point quantum (known: conductor)', str(exc))
+            'Option [gpgpu_compute] resource_tracker: '
+            'gpgpu_plugin.resource_trackers has no entry point quantum '
+            '(known: conductor)', str(exc))
 
     def test_part_that_cannot_be_loaded_is_an_error(self):
         broken = mock.patch.object(

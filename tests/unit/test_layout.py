@@ -22,7 +22,6 @@ _MIGRATION = 'db/test_migration.py runs it'
 ELSEWHERE = {
     'compute/host.py': 'a value that joins others, each with a test',
     'conf/gpgpu.py': _OPTIONS,
-    'conf/opts.py': _OPTIONS,
     'conductor/isolation_cloud.py': 'functional/test_isolation.py calls all '
                                     'of it',
     'conductor/endpoint.py': 'a base class; conductor/test_manager.py '

@@ -5,6 +5,7 @@ import json
 import re
 
 import prometheus_client
+from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin.conductor import metrics
@@ -106,10 +107,10 @@ class AlertsTest(base.BaseTestCase):
     def test_host_is_silent_when_the_conductor_says_so(self):
         [rule] = [rule for rule in monitoring_files.alerts()
                   if rule['alert'] == 'GPUHostSilent']
-        [default] = [option.default for option in conf_gpgpu.OPTS
-                     if option.dest == 'session_timeout']
-        self.assertEqual(15 * 60, default)
-        self.assertTrue(rule['expr'].endswith(f'> {default}'))
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        self.assertTrue(rule['expr'].endswith(
+            f'> {conf_gpgpu.silent_after(conf)}'))
 
 
 def answers():

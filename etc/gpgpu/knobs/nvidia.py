@@ -4,9 +4,9 @@
 
 It runs NVIDIA's gpu-admin-tools (https://github.com/NVIDIA/gpu-admin-tools),
 which need root. Install both where only root can write, allow the user of
-nova-compute to run this file with sudo, and set [gpgpu] knobs_command. The
-page "Cleaning between tenants" of the administrator's documentation has the
-commands.
+nova-compute to run this file with sudo, and set [gpgpu_compute] knobs_command.
+The page "Cleaning between tenants" of the administrator's documentation has
+the commands.
 
 It was written after the source of gpu-admin-tools v2026.02.24, and was never
 run on a GPU.

@@ -214,12 +214,13 @@ def notifications(nova_conf: cfg.ConfigOpts,
 
     :param conf: that of gpgpu-conductor
     """
-    topic, ours = conf.gpgpu.nova_notifications_topic, nova_conf.notifications
+    topic = conf.gpgpu_conductor.nova_notifications_topic
+    ours = nova_conf.notifications
     if topic is None:
         return result.warning(
             'requests for GPUs for which Placement has no candidate, the '
-            'usual shortage, leave neither event nor alert: set [gpgpu] '
-            'nova_notifications_topic')
+            'usual shortage, leave neither event nor alert: set '
+            '[gpgpu_conductor] nova_notifications_topic')
     is_sent = (ours.notification_format in ('versioned', 'both')
                and topic in ours.versioned_notifications_topics
                and nova_conf.oslo_messaging_notifications.driver)

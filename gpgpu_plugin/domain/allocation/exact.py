@@ -104,7 +104,7 @@ def not_allowed(project_id: str | None) -> request_mod.Unsatisfiable:
     """Return the refusal of a project that may not name devices."""
     return request_mod.Unsatisfiable(request_mod.Refusal(
         reason=request_mod.Reason.EXACT_DEVICES_NOT_ALLOWED,
-        detail=f'project {project_id} is not in [gpgpu] '
+        detail=f'project {project_id} is not in [gpgpu_conductor] '
                f'exact_device_projects of gpgpu-conductor, so that scheduler '
                f'hint {HINT} is refused; request GPUs by a flavor'))
 

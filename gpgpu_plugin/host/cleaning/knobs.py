@@ -22,7 +22,7 @@ from gpgpu_plugin.host.cleaning import step
 SECONDS = 120.0
 """Seconds for which the program may run, each time."""
 
-_OPTION = '[gpgpu] knobs_command'
+_OPTION = '[gpgpu_compute] knobs_command'
 
 REFUSED = 3
 """Exit status of the program that says something about the GPU. Any other one

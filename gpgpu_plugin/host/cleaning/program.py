@@ -13,11 +13,11 @@ from gpgpu_plugin.host.cleaning import step
 SECONDS = 600.0
 """Seconds for which the program may run."""
 
-_OPTION = '[gpgpu] cleaning_program'
+_OPTION = '[gpgpu_compute] cleaning_program'
 
 
 class ProgramStep(step.Step):
-    """Step that passes if ``[gpgpu] cleaning_program`` ends with status 0.
+    """Step that passes if ``[gpgpu_compute] cleaning_program`` ends with 0.
 
     It runs as the user of nova-compute, while the GPU is bound to its VFIO
     driver. Its environment has facts about the GPU; the end of its output is

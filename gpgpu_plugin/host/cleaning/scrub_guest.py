@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import secrets
 import time
 import typing
@@ -181,9 +182,9 @@ class _Image:
         :raises HostNotReady: none is configured, it cannot be read, or this
             host cannot boot it
         """
-        if settings.kernel is None or settings.initrd is None:
+        if settings.path is None:
             raise exception.HostNotReady(
-                path='[gpgpu] scrub_guest_kernel, scrub_guest_initrd',
+                path='[gpgpu_compute] scrub_guest_path',
                 reason='the cleaning policy of the variant names the step '
                        'scrub-guest, but no image is configured for '
                        'nova-compute on this host; build one with '
@@ -195,22 +196,22 @@ class _Image:
                 reason='the cleaning policy of the variant names the step '
                        'scrub-guest, which needs gpgpu.GpuLibvirtDriver; '
                        'change the policy')
-        return cls(kernel=settings.kernel, initrd=settings.initrd,
-                   guests=settings.guests, hashes={
-                       'kernel_sha256': _hash(
-                           settings.kernel, 'scrub_guest_kernel'),
-                       'initrd_sha256': _hash(
-                           settings.initrd, 'scrub_guest_initrd')})
+        kernel = os.path.join(settings.path, 'vmlinuz')
+        initrd = os.path.join(settings.path, 'initrd.img')
+        return cls(kernel=kernel, initrd=initrd, guests=settings.guests,
+                   hashes={'kernel_sha256': _hash(kernel),
+                           'initrd_sha256': _hash(initrd)})
 
 
-def _hash(path: str, option: str) -> str:
+def _hash(path: str) -> str:
     try:
         with open(path, 'rb') as file:
             return hashlib.file_digest(file, 'sha256').hexdigest()
     except OSError as exc:
         raise exception.HostNotReady(
-            path=path, reason=f'it is [gpgpu] {option}, and cannot be read: '
-                              f'{exc.strerror}') from None
+            path=path, reason=f'[gpgpu_compute] scrub_guest_path needs it, '
+                              f'and it cannot be read: {exc.strerror}',
+        ) from None
 
 
 def _guest(target: step.Target, image: _Image, nonce: str) -> guest.Guest:

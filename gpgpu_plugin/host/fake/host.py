@@ -92,9 +92,9 @@ class FakeHost(local.LocalHost):
         try:
             return cls.for_machine(
                 options.machines.get(host, options.machine),
-                os.path.join(conf.gpgpu.state_path, 'machines', host),
+                os.path.join(conf.gpgpu_compute.state_path, 'machines', host),
                 conf_gpgpu.numvfs(conf), owner=host,
-                withhold_degraded=conf.gpgpu.withhold_degraded)
+                withhold_degraded=conf.gpgpu_compute.withhold_degraded)
         except (exception.NotFound, exception.Invalid) as exc:
             raise exception.ConfigInvalid(
                 option=option, reason=str(exc)) from exc

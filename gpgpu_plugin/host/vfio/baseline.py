@@ -60,7 +60,7 @@ class Baselines:
     def of_host(cls, state_path: str) -> Baselines:
         """Return the baselines of a host.
 
-        :param state_path: ``[gpgpu] state_path``
+        :param state_path: ``[gpgpu_compute] state_path``
         """
         return cls(f'{state_path}/cards')
 

@@ -63,7 +63,7 @@ class DesignationTest(base.CommandTestCase):
         self.user(0)
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         config = folder / 'nova.conf'
-        config.write_text(f'[gpgpu]\nstate_path = {folder}\n')
+        config.write_text(f'[gpgpu_compute]\nstate_path = {folder}\n')
         (folder / 'h1.json').write_text(json.dumps(
             {'version': 1, 'unclean': [self.FUNCTIONS[0].id]}))
         result = base.run('--config-file', str(config), 'host',

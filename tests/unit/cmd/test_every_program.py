@@ -54,8 +54,8 @@ class ProgramTestCase(base.BaseTestCase):
             (self.conf('nonsense', 'nonsense'), ('nonsense:5', )),
             (('--config-dir', '/nowhere/conf.d'),
              ('/nowhere/conf.d', '--config-dir')),
-            (self.conf('malformed', 'session_timeout = soon'),
-             ('session_timeout', 'soon')))
+            (self.conf('malformed', 'rpc_timeout = soon'),
+             ('rpc_timeout', 'soon')))
 
     def new_folder(self):
         return self.useFixture(fixtures.TempDir()).path

@@ -114,7 +114,8 @@ class FlavorSetTest(base.CommandTestCase):
         self.assertIn('flavor gpu requests no GPUs', again.err)
 
     def test_flavor_requires_gpu_hosts_while_these_are_isolated(self):
-        self.conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
+        self.conf.set_override(
+            'isolation_aggregate', 'gpus', 'gpgpu_conductor')
         isolated = {'resources:CUSTOM_GPU_H100': '2',
                     'trait:CUSTOM_GPGPU_HOST': 'required'}
         self.assertEqual(isolated, self.json(

@@ -65,7 +65,7 @@ class PCIListTest(PCICase):
         conf = f'{folder}/nova.conf'
         state = pathlib.Path(folder, 'state')
         pathlib.Path(conf).write_text(
-            f'[gpgpu]\nstate_path = {state}\n', encoding='ascii')
+            f'[gpgpu_compute]\nstate_path = {state}\n', encoding='ascii')
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.cmd.base.NOVA_CONFIG_FILE', conf))
         gpu = '/devices/pci_SB_.PC01/01.0/00.0'

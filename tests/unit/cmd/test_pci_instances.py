@@ -25,7 +25,7 @@ class ReadTest(base.ConfiguredTestCase):
         self.command.manage.given_conf = None
         self.command.app = types.SimpleNamespace(options=argparse.Namespace(
             config_file=None, config_dir=None))
-        self.write('NOVA_CONFIG_FILE', '[gpgpu]',
+        self.write('NOVA_CONFIG_FILE', '[gpgpu_compute]',
                    f'state_path = {self.state}')
 
     def add(self):
@@ -49,7 +49,8 @@ class ReadTest(base.ConfiguredTestCase):
         self.add()
         conf = cfg.ConfigOpts()
         conf_gpgpu.register_opts(conf)
-        conf.set_override('state_path', f'{self.folder}/other', 'gpgpu')
+        conf.set_override(
+            'state_path', f'{self.folder}/other', 'gpgpu_compute')
         self.command.manage.given_conf = conf
         instances, doubt = pci_instances.read(self.command)
         self.assertEqual({}, instances)

@@ -120,7 +120,7 @@ class WhyNotTest(base.CommandTestCase):
         self.assertIn('rank among 2 hosts that fit, by policy pack, for '
                       'the cloud\'s flavors alike, since', remarks)
         self.assertIn('not included: the other weighers of Nova', remarks)
-        self.conf.set_override('weight_policy', 'spread', 'gpgpu')
+        self.conf.set_override('weight_policy', 'spread', 'gpgpu_scheduler')
         self.assertEqual({'h1': 2, 'h2': 1}, {
             host: rank for host, (rank, _) in self.ranks()[0].items()})
 

@@ -108,7 +108,7 @@ class ComputeTestCase(base.BaseTestCase):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.state_path = self.useFixture(fixtures.TempDir()).path
-        self.conf.set_override('state_path', self.state_path, 'gpgpu')
+        self.conf.set_override('state_path', self.state_path, 'gpgpu_compute')
         self.conductor = self.useFixture(
             conductor_fixture.ConductorFixture(self.conf))
         self.api = conductor_api.ConductorAPI(

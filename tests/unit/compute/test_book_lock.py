@@ -57,7 +57,7 @@ class AcquireTest(base.BaseTestCase):
         process = self.start()
         exc = self.assertRaises(
             exception.ConfigInvalid, book_lock.acquire, str(self.book))
-        self.assertIn('[gpgpu] state_path', str(exc))
+        self.assertIn('[gpgpu_compute] state_path', str(exc))
         self.assertIn(
             f'{self.book} is in use by process {process.pid}.', str(exc))
 

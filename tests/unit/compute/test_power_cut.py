@@ -31,7 +31,7 @@ class PowerCutTest(test_base.BaseTestCase):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         path = self.useFixture(fixtures.TempDir()).path
-        self.conf.set_override('state_path', path, 'gpgpu')
+        self.conf.set_override('state_path', path, 'gpgpu_compute')
         self.host = fake_host.FakeHost.for_machine(
             'nvidia-l40s-vgpu-2', os.path.join(path, 'sys'),
             {'10de:26b9': 32})

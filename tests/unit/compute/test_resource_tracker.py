@@ -24,6 +24,7 @@ from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import tasks
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
@@ -297,15 +298,15 @@ class OrphanTest(base.ComputeTestCase):
         self.gone.add('i1')
         self.tracker.run_once()
         self.assertEqual({'assigned': 2, 'available': 6}, self.states())
-        self.seconds += self.conf.gpgpu.claim_lease
+        self.seconds += conf_gpgpu.claim_lease(self.conf)
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 
     def test_where_nothing_is_assigned_nothing_is_compared(self):
-        self.seconds += self.conf.gpgpu.claim_lease
+        self.seconds += conf_gpgpu.claim_lease(self.conf)
         self.tracker.run_once()
         self.api.host_assignments = lambda *args: self.fail('called')
-        self.seconds += self.conf.gpgpu.claim_lease
+        self.seconds += conf_gpgpu.claim_lease(self.conf)
         self.tracker.run_once()
 
     def test_assignment_whose_user_is_unknown_is_asked_about_again(self):
@@ -328,7 +329,7 @@ class OrphanTest(base.ComputeTestCase):
         self.tracker.refresh()
         self.tracker.run_once()
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
-        self.seconds += self.conf.gpgpu.claim_lease
+        self.seconds += conf_gpgpu.claim_lease(self.conf)
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 
@@ -339,7 +340,7 @@ class OrphanTest(base.ComputeTestCase):
         self.claim()
         self.tracker.run_once()
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
-        self.seconds += self.conf.gpgpu.claim_lease
+        self.seconds += conf_gpgpu.claim_lease(self.conf)
         self.tracker.run_once()
         self.assertEqual({'available': 8}, self.states())
 
@@ -833,9 +834,10 @@ class DecisionTest(test_base.BaseTestCase):
         self.backend.changed.return_value = False
         self.api = mock.Mock()
         self.tracker = resource_tracker.ResourceTracker(
-            types.SimpleNamespace(gpgpu=types.SimpleNamespace(
-                state_path=folder, claim_lease=300, digest_interval=300,
-                max_cleanings=4, scan_interval=60)),
+            types.SimpleNamespace(
+                gpgpu=types.SimpleNamespace(digest_interval=300),
+                gpgpu_compute=types.SimpleNamespace(
+                    state_path=folder, max_cleanings=4)),
             'h1', self.backend, self.api,
             virt_driver.make(base.FakeReportClient()),
             lambda assignment: False, clock=lambda: self.seconds)
@@ -1068,7 +1070,8 @@ class ForHostTest(test_base.BaseTestCase):
         super().setUp()
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.conf.set_override(
-            'state_path', self.useFixture(fixtures.TempDir()).path, 'gpgpu')
+            'state_path', self.useFixture(fixtures.TempDir()).path,
+            'gpgpu_compute')
         self.api = self.useFixture(fixtures.MockPatchObject(
             conductor_api, 'ConductorAPI')).mock
         self.guests = object()
@@ -1095,11 +1098,12 @@ class ForHostTest(test_base.BaseTestCase):
     def test_second_process_with_the_book_is_refused_before_all_else(self):
         lock = self.useFixture(fixtures.MockPatchObject(
             book_lock, 'acquire', side_effect=exception.ConfigInvalid(
-                option='[gpgpu] state_path', reason='it is in use'))).mock
+                option='[gpgpu_compute] state_path',
+                reason='it is in use'))).mock
         self.assertRaises(exception.ConfigInvalid, self.make)
         self.assertFalse(self.api.called)
         lock.assert_called_once_with(
-            os.path.join(self.conf.gpgpu.state_path, 'h1.json'))
+            os.path.join(self.conf.gpgpu_compute.state_path, 'h1.json'))
 
     def test_nova_and_the_hypervisor_say_who_uses_what(self):
         tracker = self.make()

@@ -34,14 +34,14 @@ class SessionCase(base.ComputeTestCase):
         """Return the tracker of a copy of nova.conf on another machine."""
         folder = self.useFixture(fixtures.TempDir()).path
         conf = self.conf
-        conf.set_override('state_path', folder, 'gpgpu')
+        conf.set_override('state_path', folder, 'gpgpu_compute')
         tracker = resource_tracker.ResourceTracker(
             conf, 'h1', fake_host.FakeHost.for_machine(
                 self.machine, os.path.join(folder, 'sys')),
             self.api, virt_driver.make(self.client),
             orphans.search(self.is_orphaned),
             clock=lambda: self.seconds)
-        conf.set_override('state_path', self.state_path, 'gpgpu')
+        conf.set_override('state_path', self.state_path, 'gpgpu_compute')
         tracker.set_node('h1', base.NODE)
         return tracker
 

@@ -34,13 +34,13 @@ class ConcurrencyTest(base.BaseTestCase):
     def test_defaults_follow_from_the_number_of_threads(self):
         for values, expected in (
                 ({}, (10, 30, 40, 48)),
-                ({'gpgpu__vendordata_bind': '127.0.0.1:9000'},
+                ({'gpgpu_conductor__vendordata_bind': '127.0.0.1:9000'},
                  (10, 22, 32, 48)),
                 ({'executor_thread_pool_size': 8}, (8, 8, 18, 26)),
                 ({'executor_thread_pool_size': 8,
                   'database__max_pool_size': 20}, (8, 8, 18, 26)),
                 ({'executor_thread_pool_size': 8,
-                  'gpgpu__vendordata_bind': '127.0.0.1:9000'},
+                  'gpgpu_conductor__vendordata_bind': '127.0.0.1:9000'},
                  (8, 8, 18, 34))):
             conf = self.configured(**values)
             concurrency.check(conf)

@@ -13,7 +13,7 @@ from gpgpu_plugin.conductor import http_server
 from tests.fixtures import patience
 
 LOCAL = http_server.Address(host='127.0.0.1', port=0)
-OPTION = '[gpgpu] metrics_bind'
+OPTION = '[gpgpu_conductor] metrics_bind'
 
 
 class AddressTest(base.BaseTestCase):
@@ -34,7 +34,7 @@ class AddressTest(base.BaseTestCase):
                       '[::1:9464', 'http://127.0.0.1:9464'):
             exc = self.assertRaises(
                 exception.ConfigInvalid, http_server.parse, value, OPTION)
-            self.assertIn('[gpgpu] metrics_bind', str(exc))
+            self.assertIn('[gpgpu_conductor] metrics_bind', str(exc))
             self.assertIn('such as 127.0.0.1:9464 or [::1]:9464', str(exc))
 
     def test_address_of_another_machine_is_refused(self):

@@ -106,7 +106,8 @@ class IsolationTestCase(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        self.conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
+        self.conf.set_override(
+            'isolation_aggregate', 'gpus', 'gpgpu_conductor')
         self.cloud = FakeCloud(self.node_uuid)
         self.now = 0.0
         self.log = self.useFixture(fixtures.FakeLogger(
@@ -301,7 +302,7 @@ class AlwaysTest(IsolationTestCase):
         self.assertEqual([('isolate', 'h1')], self.events())
 
     def test_cloud_that_nothing_describes_is_refused(self):
-        self.conf.set_override('isolation_cloud', 'nowhere', 'gpgpu')
+        self.conf.set_override('isolation_cloud', 'nowhere', 'gpgpu_conductor')
         exc = self.assertRaises(
             exception.ConfigInvalid, isolation.Isolation, self.conf, self.db)
         self.assertIn('nowhere', str(exc))

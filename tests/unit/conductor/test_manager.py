@@ -148,8 +148,8 @@ class ClaimTest(ManagerCase):
                 role=claim_obj.ClaimRole.DESTINATION))
         self.assertIn('a host claims its own devices', str(error))
 
-    def test_claim_lasts_as_long_as_the_option_says(self):
-        self.conf.set_override('claim_lease', 70000, 'gpgpu')
+    def test_claim_lasts_two_intervals(self):
+        self.conf.set_override('digest_interval', 35000, 'gpgpu')
         now = datetime.datetime(2026, 11, 24, 12)
         self.useFixture(clocks.Clocks(lambda: now))
         self.assertEqual({now.replace(

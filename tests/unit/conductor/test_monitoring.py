@@ -29,7 +29,7 @@ class MonitoringTest(base.ConductorTestCase):
 
     def start(self, **options):
         for name, value in {'metrics_bind': '127.0.0.1', **options}.items():
-            self.conf.set_override(name, value, 'gpgpu')
+            self.conf.set_override(name, value, 'gpgpu_conductor')
         self.unfit = ''
         self.made = monitoring.Monitoring(self.conf)
         self.addCleanup(self.made.stop)
@@ -155,7 +155,7 @@ class MonitoringTest(base.ConductorTestCase):
         self.assertNotIn('gpgpu_devices', found)
 
     def test_address_of_another_machine_is_refused_before_it_starts(self):
-        self.conf.set_override('metrics_bind', '192.0.2.1', 'gpgpu')
+        self.conf.set_override('metrics_bind', '192.0.2.1', 'gpgpu_conductor')
         self.assertRaises(
             exception.ConfigInvalid, monitoring.Monitoring, self.conf)
 

@@ -201,7 +201,8 @@ class ListenerTest(base.ConductorTestCase):
         return conductor
 
     def test_conductor_reads_what_nova_sends_to_the_topic(self):
-        self.conf.set_override('nova_notifications_topic', TOPIC, 'gpgpu')
+        self.conf.set_override(
+            'nova_notifications_topic', TOPIC, 'gpgpu_conductor')
         conductor = self.serve()
         self.assertTrue(
             conductor._no_candidate._started.wait(patience.LONG))

@@ -169,7 +169,7 @@ class DropTest(NotifierCase):
         self.conductor(limit=3).run_once()
         self.assertEqual(['i5', 'i6', 'i7'], self.instances())
         self.assertEqual(5, self.broker.dropped)
-        self.assertIn('notifications_limit = 3', self.log.output)
+        self.assertIn('more than 3 waited', self.log.output)
 
 
 class ThreadTest(NotifierCase):

@@ -60,7 +60,7 @@ class IsolationTest(base.BaseTestCase):
 
     def test_aggregate_is_kept_while_it_runs(self):
         conf = self.useFixture(conductor_fixture.Conf()).conf
-        conf.set_override('isolation_aggregate', 'gpus', 'gpgpu')
+        conf.set_override('isolation_aggregate', 'gpus', 'gpgpu_conductor')
         cloud = test_isolation.FakeCloud()
         cloud.add('gpus', test_isolation.METADATA, ['gone'])
         self.useFixture(fixtures.MonkeyPatch(
@@ -182,9 +182,9 @@ class ServeTest(base.BaseTestCase):
                                     ('host_show', 'rejected'))])
 
     def test_address_for_metrics_that_is_wrong_is_refused(self):
-        self.conf.set_override('metrics_bind', 'localhost', 'gpgpu')
+        self.conf.set_override('metrics_bind', 'localhost', 'gpgpu_conductor')
         exc = self.assertRaises(exception.ConfigInvalid, self.serve)
-        self.assertIn('[gpgpu] metrics_bind', str(exc))
+        self.assertIn('[gpgpu_conductor] metrics_bind', str(exc))
 
     def test_counts_of_refusals_are_written_while_it_runs_and_at_the_end(self):
         written = threading.Semaphore(0)

@@ -121,7 +121,7 @@ class SessionMachine(RuleBasedStateMachine):
     def start(self, machine):
         """Start a nova-compute on a machine."""
         self.case.conf.set_override('state_path', os.path.join(
-            self.folder, machine.machine_id), 'gpgpu')
+            self.folder, machine.machine_id), 'gpgpu_compute')
         tracker = resource_tracker.ResourceTracker(
             self.case.conf, 'h1', machine,
             network_fixture.NetworkAPI(self.network),

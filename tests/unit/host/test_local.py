@@ -69,16 +69,15 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertIsNone(default.cleaning_program)
         self.assertEqual(guest.ScrubGuest(), default.scrub_guest)
         for name, value in (
-                ('cleaning_program', '/p'), ('scrub_guest_kernel', '/k'),
-                ('scrub_guest_initrd', '/i'), ('scrub_guest_memory', 64),
-                ('scrub_guest_timeout', 10)):
-            conf.set_override(name, value, 'gpgpu')
+                ('cleaning_program', '/p'), ('scrub_guest_path', '/g'),
+                ('scrub_guest_memory', 64), ('scrub_guest_timeout', 10)):
+            conf.set_override(name, value, 'gpgpu_compute')
         guests = object()
         access = local.LocalHost.for_host(conf, 'h1', guests).access
         self.assertEqual('/p', access.cleaning_program)
         self.assertEqual(guest.ScrubGuest(
-            kernel='/k', initrd='/i', memory_mib=64, seconds=10,
-            guests=guests), access.scrub_guest)
+            path='/g', memory_mib=64, seconds=10, guests=guests),
+            access.scrub_guest)
 
 
 class BackendsTest(LocalHostCase):

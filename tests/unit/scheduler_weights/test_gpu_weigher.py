@@ -94,7 +94,7 @@ class GpuWeigherTest(base.BaseTestCase):
             spec(CUSTOM_GPU_A='3'), 'h1'))
 
     def test_spread_takes_the_host_with_the_most_free_gpus(self):
-        self.config.config(weight_policy='spread', group='gpgpu')
+        self.config.config(weight_policy='spread', group='gpgpu_scheduler')
         self.cloud(make.groups('h1', free=0b0011), make.groups('h2'),
                    make.groups('h3', free=0b0111))
         self.assertEqual(
@@ -110,13 +110,13 @@ class GpuWeigherTest(base.BaseTestCase):
         asked = spec(CUSTOM_GPU_A='1')
         self.assertEqual(
             'h1', self.order(asked, *hosts, more=others)[0].host)
-        self.config.config(weight_multiplier=0.5, group='gpgpu')
+        self.config.config(weight_multiplier=0.5, group='gpgpu_scheduler')
         self.assertEqual(
             'h2', self.order(asked, *hosts, more=others)[0].host)
 
     def test_neighbouring_ranks_differ_by_more_than_all_of_nova(self):
         self.assertGreater(
-            gpu_weigher.CONF.gpgpu.weight_multiplier
+            gpu_weigher.CONF.gpgpu_scheduler.weight_multiplier
             / gpu_weigher.GpuWeigher.maxval, 6)
 
     def test_aggregate_changes_the_multiplier(self):
@@ -182,7 +182,7 @@ class GpuWeigherTest(base.BaseTestCase):
                 asked, *map(make.host, ('h1', 'h2', 'h3')))])
 
     def test_vgpus_spread_to_the_most_units(self):
-        self.config.config(weight_policy='spread', group='gpgpu')
+        self.config.config(weight_policy='spread', group='gpgpu_scheduler')
         self.cloud(vgpus('h1', 1, 1), vgpus('h2', 4, 2))
         self.assertEqual('h2', self.best(
             spec(CUSTOM_VGPU_A_Q4='1'), 'h1', 'h2'))

@@ -7,6 +7,7 @@ import fixtures
 import nova.conf
 from nova.virt import driver
 from oslo_config import cfg
+from oslo_config import fixture as config_fixture
 from oslotest import base
 
 from gpgpu_plugin import exception
@@ -56,9 +57,9 @@ class ConfiguredTest(base.BaseTestCase):
     def test_wrong_value_is_named(self):
         # Nova takes a ValueError for a driver of another type.
         self.load()
-        CONF.set_override('session_timeout', 60, 'gpgpu')
-        self.addCleanup(CONF.clear_override, 'session_timeout', 'gpgpu')
-        self.ended('[gpgpu] session_timeout = 60', 'digest_interval')
+        self.useFixture(config_fixture.Config(CONF)).load_raw_values(
+            'gpgpu', rpc_timeout='soon')
+        self.ended('rpc_timeout', 'soon')
         self.assertNotIn('is not of type', self.log.output)
 
     def test_wrong_machine_is_named(self):

@@ -207,7 +207,7 @@ class GuestsTest(DriverCase):
         self.assertFalse(self.made.return_value.end_all.called)
 
     def test_guests_of_an_earlier_process_are_ended(self):
-        self.conf.config(group='gpgpu', scrub_guest_initrd='/i')
+        self.conf.config(group='gpgpu_compute', scrub_guest_path='/g')
         self.driver._gpu_guests()
         self.made.return_value.end_all.assert_called_once_with()
 

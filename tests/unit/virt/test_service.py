@@ -103,14 +103,14 @@ class InitHostTest(ServiceTestCase):
         self.driver.init_host('h1')
         self.load.assert_called_once_with(
             'gpgpu_plugin.resource_trackers', 'conductor',
-            '[gpgpu] resource_tracker')
+            '[gpgpu_compute] resource_tracker')
 
     def test_nova_compute_ends_without_its_tracker(self):
         for call in (self.load, self.calls.make, self.tracker.start):
             self.ends = self.useFixture(fixtures.FakeLogger(
                 'gpgpu_plugin.virt.configured'))
             call.side_effect = exception.ConfigInvalid(
-                option='[gpgpu] state_path', reason='it is in use')
+                option='[gpgpu_compute] state_path', reason='it is in use')
             self.ended()
             call.side_effect = None
 

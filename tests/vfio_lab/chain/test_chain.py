@@ -88,7 +88,7 @@ class ChainTest(cloud.GpuCloud):
         self.assertIsNone(found.unavailable)
         self.connection = found.connection
         privsep.be_root()
-        self.flags(rpc_timeout=60, scheduler_rpc_timeout=60, group='gpgpu')
+        self.flags(rpc_timeout=60, group='gpgpu')
         # On the guest's disk: memory has no gigabyte to offer.
         instances = self.useFixture(fixtures.TempDir('/var/tmp')).path
         self.flags(

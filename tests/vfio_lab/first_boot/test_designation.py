@@ -32,7 +32,7 @@ class DesignationTest(lab.LabTestCase):
         self.folder = pathlib.Path(
             self.useFixture(fixtures.TempDir()).path)
         (self.folder / 'nova.conf').write_text(
-            f'[gpgpu]\nstate_path = {self.folder}\n')
+            f'[gpgpu_compute]\nstate_path = {self.folder}\n')
 
     def manage(self, *words: str, code: int = 0) -> str:
         out = self.useFixture(fixtures.MonkeyPatch(

@@ -65,9 +65,8 @@ class ScrubGuestCase(test_cleaning.CleaningCase):
             libvirtd.URI, 'kvm', virt_libvirt.hostdevs)
         self.backend = lab.host(self, scrub_guest=dataclasses.replace(
             guest.ScrubGuest(
-                kernel=str(IMAGE / 'vmlinuz'),
-                initrd=str(IMAGE / 'initrd.img'), memory_mib=160,
-                seconds=SECONDS, guests=self.guests), **changes))
+                path=str(IMAGE), memory_mib=160, seconds=SECONDS,
+                guests=self.guests), **changes))
 
     def result(self, verdict: host_base.CleanVerdict,
                ) -> cleaning.StepResult:
@@ -138,7 +137,7 @@ class ScrubGuestTest(ScrubGuestCase):
             for domain in self.connection.listAllDomains()]
 
     def test_program_of_somebody_else_is_not_believed_more(self) -> None:
-        self.configure(initrd=self.with_program(PROGRAM))
+        self.configure(path=self.with_program(PROGRAM))
         verdict = self.cleaned(POLICY)
         self.assertFalse(verdict.passed)
         result = self.result(verdict)
@@ -150,7 +149,7 @@ class ScrubGuestTest(ScrubGuestCase):
         self.clear()
 
     def with_program(self, text: str) -> str:
-        """Return the image's initramfs with a program added.
+        """Return a copy of the image with a program added.
 
         The kernel unpacks one archive after the other.
         """
@@ -165,7 +164,8 @@ class ScrubGuestTest(ScrubGuestCase):
         first = (IMAGE / 'initrd.img').read_bytes()
         # One that is not compressed begins at a multiple of four.
         image.write_bytes(first + bytes(-len(first) % 4) + added)
-        return str(image)
+        (folder / 'vmlinuz').symlink_to(IMAGE / 'vmlinuz')
+        return str(folder)
 
     def test_guest_that_hangs_is_ended_at_its_limit(self) -> None:
         self.configure(seconds=3.0)

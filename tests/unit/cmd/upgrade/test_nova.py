@@ -179,15 +179,16 @@ class NotificationsTest(NovaTestCase):
         conf = cfg.ConfigOpts()
         conf_gpgpu.register_opts(conf)
         conf([], default_config_files=[])
-        conf.set_override('nova_notifications_topic', topic, 'gpgpu')
+        conf.set_override('nova_notifications_topic', topic, 'gpgpu_conductor')
         return nova.notifications(self.nova_conf(*lines), conf)
 
     def test_topic_that_nova_sends_to_passes(self):
         self.success(self.notifications(*self.SENT))
 
     def test_conductor_without_a_topic_is_a_warning(self):
-        self.assertIn('set [gpgpu] nova_notifications_topic', self.warning(
-            self.notifications(*self.SENT, topic=None)))
+        self.assertIn(
+            'set [gpgpu_conductor] nova_notifications_topic',
+            self.warning(self.notifications(*self.SENT, topic=None)))
 
     def test_nova_that_sends_nothing_there_is_a_warning(self):
         self.warning(self.notifications())

@@ -165,7 +165,7 @@ class KnobsTest(KnobsCase):
             exc = self.assertRaises(
                 exception.HostNotReady, self.run_step, command)
             self.assertIn(words, str(exc))
-            self.assertIn('[gpgpu] knobs_command', str(exc))
+            self.assertIn('[gpgpu_compute] knobs_command', str(exc))
 
     def test_policy_can_name_it(self):
         # All backends have it; it never changes while a host lives.

@@ -44,8 +44,9 @@ class ScrubGuestCase(card.CardCase):
 
     def setUp(self):
         super().setUp()
-        folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.kernel, self.initrd = folder / 'vmlinuz', folder / 'initrd.img'
+        self.path = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.kernel = self.path / 'vmlinuz'
+        self.initrd = self.path / 'initrd.img'
         self.kernel.write_bytes(b'kernel')
         self.initrd.write_bytes(b'initrd')
         self.step = scrub_guest.ScrubGuestStep()
@@ -60,8 +61,8 @@ class ScrubGuestCase(card.CardCase):
 
     def settings(self, guests, **changes):
         return guest.ScrubGuest(**{
-            'kernel': str(self.kernel), 'initrd': str(self.initrd),
-            'memory_mib': 256, 'seconds': 77, 'guests': guests, **changes})
+            'path': str(self.path), 'memory_mib': 256, 'seconds': 77,
+            'guests': guests, **changes})
 
     def target_with(self, settings, **kwargs):
         target = self.target(**{'memory_mib': self.memory_mib, **kwargs})
@@ -208,14 +209,14 @@ class HostTest(ScrubGuestCase):
                 self.settings(guests, **changes))))
 
     def test_missing_image_blames_no_device(self):
-        for option in ('kernel', 'initrd'):
-            text = self.refusal(Guests(self.line), **{option: None})
-            self.assertIn('[gpgpu] scrub_guest_kernel, scrub_guest_initrd',
-                          text)
-            self.assertIn('tools/scrub-guest/build', text)
-            text = self.refusal(Guests(self.line), **{option: '/none'})
-            self.assertIn(f'/none: it is [gpgpu] scrub_guest_{option}, and '
-                          f'cannot be read', text)
+        text = self.refusal(Guests(self.line), path=None)
+        self.assertIn('[gpgpu_compute] scrub_guest_path', text)
+        self.assertIn('tools/scrub-guest/build', text)
+        for file in (self.initrd, self.kernel):
+            file.unlink()
+            self.assertIn(
+                f'{file}: [gpgpu_compute] scrub_guest_path needs it, and it '
+                f'cannot be read', self.refusal(Guests(self.line)))
 
     def test_driver_without_guests_blames_no_device(self):
         self.assertIn('needs gpgpu.GpuLibvirtDriver', self.refusal())

@@ -67,7 +67,7 @@ class ConfigurationTest(FakeHostTestCase):
         self.conf = cfg.ConfigOpts()
         conf_gpgpu.register_opts(self.conf)
         self.conf([], default_config_files=[])
-        self.conf.set_override('state_path', self.folder, 'gpgpu')
+        self.conf.set_override('state_path', self.folder, 'gpgpu_compute')
         self.conf.set_override('machine', 'nvidia-t4-2', 'gpgpu_fake')
         self.conf.set_override(
             'machines', {'h2': 'intel-flex170-2'}, 'gpgpu_fake')
@@ -94,7 +94,7 @@ class ConfigurationTest(FakeHostTestCase):
 
     def test_configured_vfs_are_made(self):
         self.conf.set_override(
-            'sriov_numvfs', ['8086:56C0=3'], 'gpgpu')
+            'sriov_numvfs', ['8086:56C0=3'], 'gpgpu_compute')
         host = self.make('h2')
         host.make_vfs(())
         self.assertEqual([3, 3], [
