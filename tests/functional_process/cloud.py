@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 import time
 import typing
@@ -67,10 +68,13 @@ class ProcessCloud(base.BaseTestCase):
             'gpgpu-conductor', self.stack.program(
                 'gpgpu-conductor', *self.stack.conf('gpgpu.conf'))).process
 
-    def start_compute(self, host: str, conf: str) -> stack_mod.Process:
+    def start_compute(self, host: str, conf: str,
+                      folder: pathlib.Path = stack_mod.BIN,
+                      ) -> stack_mod.Process:
         """Start nova-compute with a configuration file.
 
         :param conf: the text of it, for Stack.write
+        :param folder: where the program is installed
         """
         (self.stack.state / host).mkdir(exist_ok=True)
         name = self.stack.write(f'{host}.conf', conf, host=host).name
@@ -78,7 +82,7 @@ class ProcessCloud(base.BaseTestCase):
                     str(self.stack.state / host / 'keys' / 'host.key'))
         process = self.stack.start(
             f'nova-compute-{host}', self.stack.program(
-                'nova-compute', *self.stack.conf(name)))
+                'nova-compute', *self.stack.conf(name), folder=folder))
         self.wait_for(lambda: host in self._hosts(), f'{host} reported')
         return process
 
@@ -110,22 +114,21 @@ class ProcessCloud(base.BaseTestCase):
         return [next(v for k, v in row.items() if k.lower() == 'host')
                 for row in self.manage('host', 'list', '-f', 'json')]
 
-    def wait_for_inventory(self, variant: str, total: int) -> None:
-        """Wait until Placement offers all of a variant's GPUs.
+    def wait_for_inventory(self, variant: str, total: int,
+                           hosts: int = 1) -> None:
+        """Wait until Placement offers all of a variant's GPUs of each host.
 
         Those that the host has not cleaned yet are reserved.
         """
         def found() -> bool:
-            placement = self._client('placement', '', 'placement 1.39')
-            for provider in placement.get(
-                    '/resource_providers').json()['resource_providers']:
-                if provider['name'].endswith(f'_gpu_{variant}'):
-                    inventory = placement.get(
-                        f'/resource_providers/{provider["uuid"]}/inventories'
-                    ).json()['inventories'].get(f'CUSTOM_GPU_{variant}', {})
-                    return (inventory.get('total'),
-                            inventory.get('reserved')) == (total, 0)
-            return False
+            inventories = [self.placement.get(
+                f'/resource_providers/{provider["uuid"]}/inventories'
+            ).json()['inventories'].get(f'CUSTOM_GPU_{variant}', {})
+                for provider in self.placement.get(
+                    '/resource_providers').json()['resource_providers']
+                if provider['name'].endswith(f'_gpu_{variant}')]
+            return [(inventory.get('total'), inventory.get('reserved'))
+                    for inventory in inventories] == [(total, 0)] * hosts
         try:
             self.wait_for(found, f'{total} GPUs of {variant} in Placement')
         except self.failureException as exc:
@@ -138,6 +141,11 @@ class ProcessCloud(base.BaseTestCase):
     def devices(self, *filters: str) -> list[typing.Any]:
         """Return the rows of ``device list`` with filters."""
         return list(self.manage('device', 'list', *filters, '-f', 'json'))
+
+    @property
+    def placement(self) -> adapter.Adapter:
+        """Call Placement's API."""
+        return self._client('placement', '', 'placement 1.39')
 
     @property
     def nova(self) -> adapter.Adapter:
@@ -153,13 +161,13 @@ class ProcessCloud(base.BaseTestCase):
                   json={'extra_specs': extra_specs})
         return name
 
-    def boot(self, flavor: str) -> str:
+    def boot(self, flavor: str, **fields: str) -> str:
         """Boot a server and return its id, once it is ACTIVE."""
-        server = self.create(flavor)
+        server = self.create(flavor, **fields)
         self.wait_status(server, 'ACTIVE')
         return server
 
-    def create(self, flavor: str) -> str:
+    def create(self, flavor: str, **fields: str) -> str:
         """Request a server and return its id."""
         # The scheduler maps new hosts once a second.
         self.wait_for(
@@ -167,7 +175,7 @@ class ProcessCloud(base.BaseTestCase):
             'a host is mapped to the cell')
         server = self.nova.post('/servers', json={'server': {
             'name': 'test', 'flavorRef': flavor, 'networks': 'none',
-            'imageRef': peers.IMAGE['id']}}).json()['server']['id']
+            'imageRef': peers.IMAGE['id'], **fields}}).json()['server']['id']
         return str(server)
 
     def act(self, server: str, status: str,

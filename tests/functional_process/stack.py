@@ -34,6 +34,8 @@ my_ip = 127.0.0.1
 periodic_fuzzy_delay = 0
 manager_shutdown_timeout = 0
 graceful_shutdown_timeout = 3
+[upgrade_levels]
+compute = auto
 [gpgpu]
 topic_prefix = {topic_prefix}
 keys_path = {state}/keys
@@ -209,11 +211,12 @@ class Stack(fixtures.Fixture):
         """Return arguments that make a program read a configuration file."""
         return ['--config-file', str(self.state / name)]
 
-    def program(self, name: str, *arguments: str) -> list[str]:
+    def program(self, name: str, *arguments: str,
+                folder: pathlib.Path = BIN) -> list[str]:
         """Return the command line of an installed program."""
-        path = shutil.which(name, path=str(BIN))
+        path = shutil.which(name, path=str(folder))
         if path is None:
-            raise FileNotFoundError(f'{name} is not installed in {BIN}')
+            raise FileNotFoundError(f'{name} is not installed in {folder}')
         return [path, *arguments]
 
     def wsgi(self, module: str, port: str) -> list[str]:
