@@ -197,15 +197,15 @@ def _find_host(session: orm.Session, request: scheduling_obj.ExactRequest,
                projects: Collection[str]) -> scheduling_obj.ExactHost:
     check_project(request.project_id, projects)
     names = parse(request.devices)
-    check_flavor(session, request.flavor_classes)
+    check_flavor(session, request.request)
     host, found = locate(session, names)
     rows = host_rows.load_one(session, host)
     own = held(rows.assignments, request.instance_uuid)
     selected = select(capacity.groups(rows), found, own)
     # What the instance has is not available, and only its claim knows better.
     if not own.intersection(found):
-        allocate.allocate(selected.offers, request_mod.Request(
-            demands=selected.demands, topology=request.topology), {})
+        allocate.allocate(selected.offers, dataclasses.replace(
+            request.request, demands=selected.demands), {})
     return scheduling_obj.ExactHost(host=host.name, node_uuid=host.node_uuid)
 
 
@@ -221,15 +221,12 @@ def parse(devices: Sequence[str]) -> tuple[exact.DeviceName, ...]:
             reason=_Reason.EXACT_DEVICES_INVALID, detail=str(exc))) from None
 
 
-def check_flavor(session: orm.Session, classes: Iterable[str]) -> None:
+def check_flavor(session: orm.Session, request: request_mod.Request) -> None:
     """Refuse a flavor that requests GPUs beside named devices.
 
-    :param classes: resource classes of the flavor that may be the plugin's
-    :raises Unsatisfiable: one of them is
+    :raises Unsatisfiable: it demands some of the plugin's classes
     """
-    known = variant_db.classes(session)
-    own = [name for name in classes if naming.is_own_class(name, known)]
-    if own:
+    if own := request.own(variant_db.classes(session)):
         raise exact.mixed(own)
 
 

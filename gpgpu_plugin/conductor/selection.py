@@ -18,7 +18,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import group as group_rules
-from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import guest_nodes
@@ -76,21 +75,22 @@ def own_demands(session: orm.Session, request: objects.ClaimRequest,
     :raises ClaimDenied: such a class has no group on the host, is disabled,
         or its variant is being deleted
     """
-    demands = []
-    for demand in request.request.demands:
+    asked = {demand.resource_class for demand in request.request.demands}
+    ours = request.request.own(
+        offers if asked <= offers.keys()
+        else {*offers, *variant_db.classes(session)})
+    for demand in ours.demands:
         name = demand.resource_class
-        if name in offers:
-            refusal = next(offers[name].group.value.refusals(
-                offers[name].type), None)
-            if refusal is not None:
-                raise denied(request, refusal.reason, refusal.detail)
-            demands.append(demand)
-        elif naming.is_own_class(name, variant_db.classes(session)):
+        if name not in offers:
             raise denied(
                 request, _Reason.NO_SUCH_GROUP,
                 f'no GPU of {name} on this host, which has '
                 f'{", ".join(sorted(offers)) or "no group"}')
-    return dataclasses.replace(request.request, demands=tuple(demands))
+        refusal = next(offers[name].group.value.refusals(
+            offers[name].type), None)
+        if refusal is not None:
+            raise denied(request, refusal.reason, refusal.detail)
+    return ours
 
 
 def choose(request: objects.ClaimRequest, ours: request_mod.Request,
@@ -124,8 +124,7 @@ def choose_exact(session: orm.Session, host: host_db.HostRow,
     try:
         exact_devices.check_project(request.project_id, projects)
         names = exact_devices.parse(request.exact_devices)
-        exact_devices.check_flavor(session, (
-            demand.resource_class for demand in request.request.demands))
+        exact_devices.check_flavor(session, request.request)
         where, found = exact_devices.locate(session, names)
         if where.id != host.id:
             raise exact.refusal(names, _Reason.EXACT_DEVICE_ELSEWHERE,

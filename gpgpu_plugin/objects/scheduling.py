@@ -209,16 +209,14 @@ class ExactRequest:
     """Instance that names its devices in a scheduler hint.
 
     :ivar devices: names, as domain.allocation.exact reads them
-    :ivar flavor_classes: resource classes of its flavor that may be the
-        plugin's
-    :ivar topology: that its flavor demands of them
+    :ivar request: of its flavor, which must demand none of the plugin's
+        classes
     """
 
     instance_uuid: str
     project_id: str | None
     devices: tuple[str, ...]
-    flavor_classes: tuple[str, ...] = ()
-    topology: request_mod.Topology = request_mod.Topology.ANY
+    request: request_mod.Request
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

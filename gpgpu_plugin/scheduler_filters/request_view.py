@@ -201,6 +201,4 @@ def read_exact(spec_obj: nova_types.RequestSpec,
         instance_uuid=spec_obj.instance_uuid, project_id=spec_obj.project_id,
         devices=tuple(map(str, exact.of_hint(
             spec_obj.get_scheduler_hint(exact.HINT)))),
-        flavor_classes=tuple(
-            demand.resource_class for demand in request.demands),
-        topology=request.topology)
+        request=request)

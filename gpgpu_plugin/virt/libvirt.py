@@ -95,7 +95,8 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
         for number, attachment in enumerate(attachments):
             for device in hostdevs(attachment, number, guest.os_mach_type):
                 guest.add_device(device)
-        if attachments and _wants_display(instance.flavor):
+        if attachments and instance.flavor.extra_specs.get(
+                request.DISPLAY) == request.Display.ON:
             show(guest.devices)
         return guest
 
@@ -239,11 +240,6 @@ class _HostdevMdev(libvirt_config.LibvirtConfigGuestHostdevMDEV):
         if self.display:
             dom.set('display', 'on')
         return dom
-
-
-def _wants_display(flavor: nova_types.Flavor) -> bool:
-    return request.from_extra_specs(
-        flavor.extra_specs).display is request.Display.ON
 
 
 def show(devices: Iterable[object]) -> None:

@@ -241,8 +241,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         tracker = self.gpu_tracker
         refusal = None
         if request:
-            refusal = exact.mixed(
-                demand.resource_class for demand in request.demands)
+            refusal = exact.mixed(request)
         elif not any(assignment.exact for assignment in
                      tracker.assigned(instance.uuid)):
             refusal = exact.elsewhere(named)

@@ -175,7 +175,8 @@ class ForgeryTest(base.ConductorTestCase):
         elif method == 'exact_host':
             values['request'] = scheduling_obj.ExactRequest(
                 instance_uuid='i9', project_id=None,
-                devices=(self.task.device_uuid,))
+                devices=(self.task.device_uuid,),
+                request=self.request(1).request)
         names = METHODS[method].__annotations__.keys() - {'ctxt', 'return'}
         return {name: codec.to_primitive(values[name])
                 for name in sorted(names)}

@@ -109,11 +109,11 @@ def not_allowed(project_id: str | None) -> request_mod.Unsatisfiable:
                f'hint {HINT} is refused; request GPUs by a flavor'))
 
 
-def mixed(classes: Iterable[str]) -> request_mod.Unsatisfiable:
+def mixed(request: request_mod.Request) -> request_mod.Unsatisfiable:
     """Return the refusal of a hint together with a flavor for GPUs."""
     return request_mod.Unsatisfiable(request_mod.Refusal(
         reason=request_mod.Reason.EXACT_DEVICES_AND_FLAVOR,
-        detail=f'the flavor requests {", ".join(sorted(classes))} and '
+        detail=f'the flavor requests {request_mod.describe(request)} and '
                f'scheduler hint {HINT} names devices; use either of them'))
 
 

@@ -127,7 +127,6 @@ class Request:
     allocation_policy: AllocationPolicy | None = None
     numa_policy: NUMAPolicy = NUMAPolicy.PREFERRED
     pci_numa_policy: PCINUMAPolicy | None = None
-    display: Display = Display.OFF
 
     def __bool__(self) -> bool:
         return bool(self.demands)
@@ -239,9 +238,12 @@ def describe(request: Request) -> str:
     return ', '.join(map(str, request.demands))
 
 
+DISPLAY = 'gpgpu:display'
+"""Extra spec that concerns no claim, only the guest (virt.libvirt)."""
+
 EXTRA_SPECS: Mapping[str, type[enum.StrEnum]] = {
     'gpgpu:allocation_policy': AllocationPolicy,
-    'gpgpu:display': Display,
+    DISPLAY: Display,
     'gpgpu:numa_policy': NUMAPolicy,
     'gpgpu:topology': Topology,
 }
@@ -302,8 +304,7 @@ def from_extra_specs(extra_specs: Mapping[str, str],
         numa_policy=NUMAPolicy(
             extra_specs.get('gpgpu:numa_policy', NUMAPolicy.PREFERRED)),
         pci_numa_policy=_pci_numa_policy(
-            extra_specs.get(PCI_NUMA_POLICY), image_policy),
-        display=Display(extra_specs.get('gpgpu:display', Display.OFF)))
+            extra_specs.get(PCI_NUMA_POLICY), image_policy))
 
 
 def _pci_numa_policy(flavors: str | None,

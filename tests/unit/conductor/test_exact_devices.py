@@ -31,9 +31,11 @@ class ExactCase(base.ConductorTestCase):
     def find(self, *numbers, projects=('p1',), devices=None, classes=(),
              instance='i1', project='p1', topology=request.Topology.ANY):
         return exact_devices.find(self.db, scheduling.ExactRequest(
-            instance_uuid=instance, project_id=project, topology=topology,
-            devices=devices or self.named(*numbers), flavor_classes=classes),
-            projects)
+            instance_uuid=instance, project_id=project,
+            devices=devices or self.named(*numbers), request=request.Request(
+                topology=topology, demands=tuple(
+                    request.Demand(resource_class=name, count=1)
+                    for name in classes))), projects)
 
     def uuid(self, number):
         [found] = [device.uuid for device in device_admin.list_all(

@@ -127,9 +127,9 @@ class GpuFilterTest(base.BaseTestCase):
             resources__CUSTOM_FPGA='1', gpgpu__topology='same_numa')
         self.assertEqual((['h2'], ()), (passed, sent))
         self.assertEqual(
-            ('p1', ('gpu1 0000:3b:00.0',), ('CUSTOM_FPGA',), 'same_numa'),
-            (named.project_id, named.devices, named.flavor_classes,
-             named.topology))
+            ('p1', ('gpu1 0000:3b:00.0',), '1 of CUSTOM_FPGA', 'same_numa'),
+            (named.project_id, named.devices,
+             request.describe(named.request), named.request.topology))
 
     def test_refused_names_are_recorded(self):
         for answer, hint, reason in (

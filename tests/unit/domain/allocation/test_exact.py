@@ -4,6 +4,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import exact
+from gpgpu_plugin.domain.allocation import request
 
 UUID = '6ac9a8b2-3c63-4a0c-9f25-6e1f3f8e0f11'
 
@@ -60,7 +61,9 @@ class RefusalTest(base.BaseTestCase):
     def test_refusals_say_what_to_do(self):
         for refusal, words in (
                 (exact.not_allowed('p1'), ('p1', 'exact_device_projects')),
-                (exact.mixed(['B', 'A']), ('A, B', 'either')),
+                (exact.mixed(request.from_extra_specs({
+                    'resources:VGPU': '1', 'resources:PGPU': '2'})),
+                 ('2 of PGPU, 1 of VGPU', 'either')),
                 (exact.elsewhere(exact.parse(['h 3b:00.0'])),
                  ('h 0000:3b:00.0', 'another host'))):
             for word in words:
