@@ -87,29 +87,6 @@ class Build(enum.StrEnum):
 
 
 @contextlib.contextmanager
-def translated(build: Build) -> Iterator[None]:
-    """Translate the plugin's errors to those that Nova handles correctly.
-
-    A denied build goes to the next host. A rebuild in place must not raise an
-    error after which Nova assumes that nothing has happened, since the guest
-    is gone already.
-    """
-    try:
-        yield
-    except DENIALS as exc:
-        if build is Build.EVACUATION:
-            raise nova_exception.ComputeResourcesUnavailable(
-                reason=public(exc)) from exc
-        raise GPUClaimDenied(reason=public(exc)) from exc
-    except exception.GPUPluginException as exc:
-        LOG.error('Cannot make the GPUs ready: %s', reason(exc))
-        raise (nova_exception.InstanceDeployFailure
-               if build is Build.REBUILD else
-               nova_exception.ComputeResourcesUnavailable)(
-                   reason=public(exc)) from exc
-
-
-@contextlib.contextmanager
 def explained(instance: nova_types.Instance) -> Iterator[None]:
     """Translate the plugin's errors in an operation on an instance.
 

@@ -23,7 +23,7 @@ from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import action_event
+from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import instance_lock
 from gpgpu_plugin.virt import named_devices
@@ -210,25 +210,15 @@ class LifecycleMixin(service.ServiceMixin):
     def _gpu_denial(self, context: nova_types.Context,
                     instance: nova_types.Instance,
                     build: virt_exception.Build) -> Iterator[None]:
-        """Translate a denial for Nova; do what Nova leaves undone."""
+        """Translate the plugin's errors for Nova; do what it leaves undone."""
         try:
-            with virt_exception.translated(build):
+            with denial.translated(
+                    context, instance, self.gpu_tracker.host, build):
                 yield
-        except (virt_exception.GPUClaimDenied,
-                nova_exception.ComputeResourcesUnavailable) as exc:
-            denied = exc.__cause__
-            if (isinstance(exc, virt_exception.GPUClaimDenied)
-                    and instance.vm_state == vm_states.BUILDING):
+        except virt_exception.GPUClaimDenied:
+            if instance.vm_state == vm_states.BUILDING:
                 self._gpu_remove_allocation(context, instance.uuid)
-            if not isinstance(denied, virt_exception.DENIALS):
-                raise
-            reason = virt_exception.reason(denied)
-            LOG.info('%s', reason, instance=instance)
-            action_event.denied(
-                context, instance.uuid, self.gpu_tracker.host, reason)
-            # Nova's conductor logs it with its traceback. The frames of the
-            # claim, and the causes from another process, explain nothing.
-            raise exc.with_traceback(None) from None
+            raise
 
     def _gpu_remove_allocation(self, context: nova_types.Context,
                                instance_uuid: str) -> None:

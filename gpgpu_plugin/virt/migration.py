@@ -29,8 +29,6 @@ from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import action_event
-from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
 from gpgpu_plugin.virt import move_claim
 from gpgpu_plugin.virt import nova_tracker
@@ -206,27 +204,22 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             allocations: nova_types.Allocations | None, image: object,
             node: str) -> move_claim.End:
         image_meta = _image_meta(image)
-        try:
-            request = request_mod.from_extra_specs(
-                flavor.extra_specs, host_numa.image_policy(image_meta))
-            if named := self._gpu_named.of(instance.uuid):
-                self._gpu_keep_named(instance, request, named)
-                return _nothing
-            if not request and not request_mod.has_suffixed_groups(
-                    flavor.extra_specs):
-                return _nothing
-            assert instance.migration_context is not None
-            return claim(
-                self.gpu_tracker, self._gpu_claim_request(
-                    instance, flavor, request, allocations,
-                    instance.migration_context.new_numa_topology, migration),
-                numa.MoveFit(
-                    virtapi=self.virtapi, instance=instance, flavor=flavor,
-                    image=image_meta, node_name=node))
-        except virt_exception.DENIALS as exc:
-            action_event.denied(context, instance.uuid, self.gpu_tracker.host,
-                                virt_exception.reason(exc))
-            raise
+        request = request_mod.from_extra_specs(
+            flavor.extra_specs, host_numa.image_policy(image_meta))
+        if named := self._gpu_named.of(instance.uuid):
+            self._gpu_keep_named(instance, request, named)
+            return _nothing
+        if not request and not request_mod.has_suffixed_groups(
+                flavor.extra_specs):
+            return _nothing
+        assert instance.migration_context is not None
+        return claim(
+            self.gpu_tracker, self._gpu_claim_request(
+                instance, flavor, request, allocations,
+                instance.migration_context.new_numa_topology, migration),
+            numa.MoveFit(
+                virtapi=self.virtapi, instance=instance, flavor=flavor,
+                image=image_meta, node_name=node))
 
     def _gpu_keep_named(self, instance: nova_types.Instance,
                         request: request_mod.Request,

@@ -17,6 +17,7 @@ from nova import exception as nova_exception
 from oslo_log import log as logging
 
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import exception as virt_exception
 
 LOG = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ def claim_with(tracker: nova_types.NovaResourceTracker,
             LOG.info('Migration %s of instance %s to this host is denied: %s',
                      migration.uuid, instance.uuid,
                      virt_exception.reason(exc))
+            denial.record(
+                context, instance.uuid, migration.dest_compute, exc)
             claim.abort()
             raise _rollback(exc) from exc
         _end_with(claim, end)

@@ -24,7 +24,7 @@ from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.virt import configured
-from gpgpu_plugin.virt import denial_log
+from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import nova_driver
 from gpgpu_plugin.virt import nova_managed_devices
 from gpgpu_plugin.virt import nova_pci_records
@@ -125,7 +125,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
             self._gpu_init_host(host)
 
     def _gpu_init_host(self, host: str) -> None:
-        denial_log.install()
+        denial.keep_out_of_nova_log()
         make_tracker: tracker_api.MakeTracker = extensions.load(
             extensions.RESOURCE_TRACKERS, CONF.gpgpu_compute.resource_tracker,
             '[gpgpu_compute] resource_tracker')

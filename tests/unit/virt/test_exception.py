@@ -5,10 +5,12 @@ import re
 import string
 import types
 
+import fixtures
 from nova import exception as nova_exception
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import exception as virt_exception
 
 _B = virt_exception.Build
@@ -33,12 +35,18 @@ def _errors(of=exception.GPUPluginException):
 
 class TranslatedTest(base.BaseTestCase):
 
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(denial, 'record'))
+
     def raised(self, exc, build, expected):
         """Return the error that Nova sees, of the expected class."""
         def fail():
             with (virt_exception.explained(types.SimpleNamespace(uuid='i'))
                   if build == 'explained' else
-                  virt_exception.translated(build)):
+                  denial.translated(
+                      types.SimpleNamespace(request_id='r1'),
+                      types.SimpleNamespace(uuid='i'), 'h', build)):
                 raise exc
         return self.assertRaises(expected, fail)
 

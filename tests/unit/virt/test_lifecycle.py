@@ -14,7 +14,7 @@ from nova.compute import vm_states
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.virt import action_event
+from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import roles
@@ -42,7 +42,8 @@ class LifecycleTest(base.DriverTestCase):
     def test_denied_claim_makes_no_guest(self):
         self.boot(7, 'other')
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.virt.lifecycle'))
+            'gpgpu_plugin.virt.denial'))
+        self.useFixture(fixtures.MockPatchObject(denial, 'record'))
         exc = self.assertRaises(virt_exception.GPUClaimDenied, self.spawn, 2)
         self.assertEqual([], self.driver.list_instance_uuids())
         # Nova logs the error with its traceback: without the causes.
@@ -77,7 +78,7 @@ class LifecycleTest(base.DriverTestCase):
 
     def test_denial_is_an_event_of_the_user_s_action(self):
         denied = self.useFixture(fixtures.MockPatchObject(
-            action_event, 'denied')).mock
+            objects, 'InstanceActionEvent')).mock
         self.boot(7, 'other')
         for build, expected in (
                 ({}, virt_exception.GPUClaimDenied),
@@ -85,14 +86,14 @@ class LifecycleTest(base.DriverTestCase):
                  nova_exception.ComputeResourcesUnavailable)):
             denied.reset_mock()
             self.assertRaises(expected, self.spawn, 2, **build)
-            [(_, uuid, host, reason)] = [
-                call.args for call in denied.call_args_list]
-            self.assertEqual(('i1', 'h1'), (uuid, host))
-            self.assertRegex(reason, '^Claim of i1 .*not_enough_available')
+            [event] = [call.kwargs for call in denied.call_args_list]
+            self.assertEqual('h1', event['host'])
+            self.assertRegex(
+                event['details'], '^Claim of i1 .*not_enough_available')
 
     def test_hardware_that_fails_is_no_denial(self):
         denied = self.useFixture(fixtures.MockPatchObject(
-            action_event, 'denied')).mock
+            objects, 'InstanceActionEvent')).mock
         self.useFixture(fixtures.MockPatchObject(
             self.tracker.backend, 'prepare', side_effect=exception.HostError(
                 path='/sys/x', reason='broken')))

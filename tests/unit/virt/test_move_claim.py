@@ -3,10 +3,12 @@
 import types
 from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import move_claim
 
 
@@ -32,7 +34,10 @@ class MoveClaimTest(base.BaseTestCase):
         self.calls.gpus.return_value = self.calls.end
         move_claim.claim_with(self.tracker, self.calls.gpus)
         self.instance = types.SimpleNamespace(uuid='i1')
-        self.migration = types.SimpleNamespace(uuid='m1')
+        self.migration = types.SimpleNamespace(
+            uuid='m1', dest_compute='h1')
+        self.record = self.useFixture(fixtures.MockPatchObject(
+            denial, 'record')).mock
 
     def claim(self):
         return self.tracker.resize_claim(
@@ -77,6 +82,8 @@ class MoveClaimTest(base.BaseTestCase):
             self.assertIn(reason, str(raised.inner_exception))
             self.assertNotIn('Traceback', str(raised.inner_exception))
             self.assertEqual(['nova', 'gpus', 'nova_abort'], self.names())
+            # The user finds the reason of a denial.
+            self.record.assert_called_with('context', 'i1', 'h1', exc)
 
     def test_abort_of_nova_s_claim_ends_that_of_gpus(self):
         for fails in (False, True):
