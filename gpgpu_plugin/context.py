@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import re
 import typing
+from collections.abc import Callable
 from collections.abc import Mapping
 
 import oslo_messaging
@@ -36,10 +37,15 @@ class Caller:
 
     :ivar name: of a host: that of its nova-compute service; of others: what
         the operator named the key
+    :ivar number: of the key
+    :ivar answer_mac: returns the MAC of a text that answers the call
     """
 
     kind: CallerKind
     name: str
+    number: int
+    answer_mac: Callable[[str], str] = dataclasses.field(
+        repr=False, compare=False)
 
 
 class RequestContext(context.RequestContext):

@@ -133,9 +133,16 @@ class RequestExpired(ConductorUnavailable):
                'for %(wanted)s s, and %(waited)s s have passed')
 
 
+class AnswerRefused(ConductorUnavailable):
+    """An answer that gpgpu-conductor did not sign counts as none."""
+
+    msg_fmt = 'The answer to %(method)s counts as none: %(reason)s'
+
+
 class CallerRefused(ConductorUnavailable):
     """A call is not signed by somebody who may make it; nothing was done.
 
+    A refusal itself has no signature: to its caller it is no answer either.
     It succeeds as soon as the caller has a key that the conductor knows.
     """
 

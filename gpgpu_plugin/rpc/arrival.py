@@ -48,6 +48,7 @@ from oslo_messaging.rpc import server
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.rpc import answer
 from gpgpu_plugin.rpc import bulkhead
 
 _Incoming = typing.Any
@@ -147,24 +148,36 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
         self._logged: dict[str, float] = {}
 
     def dispatch(self, incoming: _Incoming) -> object:
-        """Call the method that a message names."""
+        """Call the method that a message names.
+
+        :returns: its result; if the call is signed, a signed answer
+        """
         token = _arrived_at.set(
             getattr(incoming, _MARK, time.monotonic()))
+        caller = None
         try:
-            self._check(incoming)
-            answer: object = super().dispatch(incoming)
+            caller = self._check(incoming)
+            result: object = super().dispatch(incoming)
         except oslo_messaging.ExpectedException as exc:
-            self._observe(incoming, exc.exc_info[1])
+            error = exc.exc_info[1]
+            self._observe(incoming, error)
             # The guard refuses some, and the method itself others.
-            if isinstance(exc.exc_info[1], _REFUSALS):
-                self._log(logging.WARNING, incoming.ctxt, exc.exc_info[1])
-            raise
+            if isinstance(error, _REFUSALS):
+                self._log(logging.WARNING, incoming.ctxt, error)
+            if caller is None or error is None:
+                raise
+            return answer.of_error(caller.answer_mac, error)
         except Exception as exc:
             self._observe(incoming, exc)
-            raise
+            if caller is None:
+                raise
+            LOG.exception('Cannot execute a call of %s %s', caller.kind,
+                          caller.name)
+            return answer.of_error(caller.answer_mac, exc)
         else:
             self._observe(incoming, None)
-            return answer
+            return (result if caller is None
+                    else answer.of_result(caller.answer_mac, result))
         finally:
             _arrived_at.reset(token)
 
@@ -194,7 +207,11 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             arguments=incoming.message.get('args'), seconds=seconds(),
             error=error))
 
-    def _check(self, incoming: _Incoming) -> None:
+    def _check(self, incoming: _Incoming) -> gpgpu_context.Caller | None:
+        """Return who signed a call; None: calls are not signed.
+
+        :raises ExpectedException: the call is late or not allowed
+        """
         ctxt, message = incoming.ctxt, incoming.message
         method, wanted = message.get('method'), ctxt.get('wanted')
         arguments = message.get('args', {})
@@ -209,15 +226,16 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             check_wanted(
                 method, f'request {ctxt.get("request_id")!a:.{_LONGEST}}',
                 wanted)
-            # Also without a guard: nobody else may say who calls.
-            ctxt[gpgpu_context.ContextSerializer.CALLER] = (
-                None if self._guard is None else self._guard.check(
-                    ctxt, method, arguments))
+            caller = None if self._guard is None else self._guard.check(
+                ctxt, method, arguments)
         except exception.GPUPluginException as exc:
             if not isinstance(exc, _REFUSALS):
                 self._log(logging.INFO, ctxt, exc)
             # An answer, not an error that oslo.messaging logs.
             raise oslo_messaging.ExpectedException() from exc
+        # Also without a guard: nobody else may say who calls.
+        ctxt[gpgpu_context.ContextSerializer.CALLER] = caller
+        return caller
 
 
 class _Source:

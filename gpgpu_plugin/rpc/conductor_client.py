@@ -139,6 +139,7 @@ class ConductorClient:
     ) -> _Result:
         self._probe()
         channel, left = self._channel_of(method), timeout
+        refused = None
         named = ctxt.of_actor(self._name)
         for tries in range(_tries(method.__name__, timeout), 0, -1):
             began = time.monotonic()
@@ -148,11 +149,14 @@ class ConductorClient:
                     ).call(method, named, *args, **kwargs)
             except oslo_messaging.MessageDeliveryFailure:
                 break
-            except oslo_messaging.MessagingTimeout:
+            except (oslo_messaging.MessagingTimeout,
+                    exception.AnswerRefused) as exc:
+                if isinstance(exc, exception.AnswerRefused):
+                    refused = exc
                 left -= time.monotonic() - began
                 if left <= 0:
                     break
-        raise exception.ConductorUnavailable(
+        raise refused or exception.ConductorUnavailable(
             method=method.__name__, timeout=timeout)
 
     def _cast_to_all(

@@ -22,6 +22,7 @@ import oslo_messaging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import codec
+from gpgpu_plugin.rpc import answer
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 
@@ -75,13 +76,33 @@ class Client:
         :param method: method of a contract, such as ``Conductor.claim``
         :param args: none, since arguments of a contract are keyword-only
         :raises Invalid: the result does not fit the contract
+        :raises AnswerRefused: the answer is not signed as the call is
         """
         arguments = _encoded(kwargs)
-        answer = self._client.call(
-            self._context(ctxt, method.__name__, arguments, self._timeout),
-            method.__name__, **arguments)
+        call, mac = self._context(
+            ctxt, method.__name__, arguments, self._timeout)
+        result = (self._client.call(call, method.__name__, **arguments)
+                  if mac is None else answer.open_result(
+                      mac, method.__name__, self._sealed(
+                          call, method.__name__, arguments)))
         return typing.cast('_Result', codec.received(
-            _hints(method)['return'], answer))
+            _hints(method)['return'], result))
+
+    def _sealed(self, call: _Context, method: str,
+                arguments: Mapping[str, object]) -> object:
+        """Return the answer to a signed call, which anybody may have sent."""
+        try:
+            return self._client.call(call, method, **arguments)
+        except (oslo_messaging.MessagingTimeout,
+                oslo_messaging.MessageDeliveryFailure,
+                exception.CallerRefused):
+            raise
+        except Exception as exc:
+            # An error of Python is no signed answer.
+            [first, *_] = str(exc).splitlines() or ['']
+            raise exception.AnswerRefused(
+                method=method, reason=f'it has no signature, and says '
+                                      f'{first!a:.300}') from exc
 
     def cast(
         self,
@@ -93,19 +114,25 @@ class Client:
     ) -> None:
         """Send a message and do not wait until a server handles it."""
         arguments = _encoded(kwargs)
-        self._client.cast(
-            self._context(ctxt, method.__name__, arguments, None),
-            method.__name__, **arguments)
+        call, _ = self._context(ctxt, method.__name__, arguments, None)
+        self._client.cast(call, method.__name__, **arguments)
 
     def _context(self, ctxt: _Context, method: str,
                  arguments: Mapping[str, object],
-                 wanted: float | None) -> _Context:
-        """Return the context of one call, signed if calls are signed."""
+                 wanted: float | None,
+                 ) -> tuple[_Context, Callable[[str], str] | None]:
+        """Return the context of one call, and what makes its answer's MAC.
+
+        Neither is signed if calls are not.
+        """
         call = ctxt.for_call(wanted)
-        if self._signing is not None:
-            call.signature = dataclasses.asdict(self._signing.signer.sign(
-                self._signing.topic, method, arguments, call.sent()))
-        return call
+        if self._signing is None:
+            return call, None
+        signer, topic = self._signing.signer, self._signing.topic
+        signed = signer.sign(topic, method, arguments, call.sent())
+        call.signature = dataclasses.asdict(signed)
+        return call, functools.partial(
+            signer.mac_of_answer, signed, topic, method)
 
 
 _LONGER = 'gpgpu_longer'

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import threading
 import time
 import typing
@@ -73,8 +74,8 @@ class Verifier:
 
     def verify(self, ctxt: Mapping[str, object], kind: _Kind, topic: str,
                method: str, arguments: Mapping[str, object],
-               ) -> signature_mod.Signature:
-        """Return the signature of a call, whose fields its signer wrote.
+               ) -> tuple[signature_mod.Signature, signature_mod.CallerKey]:
+        """Return the signature of a call, and the key that made it.
 
         :param ctxt: context as it was received
         :param kind: whose key it must be
@@ -98,7 +99,7 @@ class Verifier:
             raise refused(
                 method, f'key {signed.number} of {_who(signed)} was revoked, '
                         f'or the database does not know it')
-        return signed
+        return signed, key
 
     def use(self, ctxt: Mapping[str, object],
             signed: signature_mod.Signature, method: str, *,
@@ -204,7 +205,7 @@ class Guard:
             raise refused(str(method), f'a {self._kind} may not call it')
         if self._verifier is None:
             return None
-        signed = self._verifier.verify(
+        signed, key = self._verifier.verify(
             ctxt, self._kind, self._topic, method, arguments)
         if rule.owner is not None:
             owner = caller_mod.owner(rule, arguments)
@@ -213,7 +214,10 @@ class Guard:
                     method, f'{_who(signed)} may call it for itself only, '
                             f'not for {owner!a:.300}')
         self._verifier.use(ctxt, signed, method, once=rule.once)
-        return gpgpu_context.Caller(kind=self._kind, name=signed.name)
+        return gpgpu_context.Caller(
+            kind=self._kind, name=signed.name, number=signed.number,
+            answer_mac=functools.partial(
+                key.mac_of_answer, signed, self._topic, method))
 
 
 def _limit(ctxt: Mapping[str, object]) -> float:

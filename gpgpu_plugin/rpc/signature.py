@@ -8,9 +8,11 @@ All keys are derived from a master key, which only conductors have::
 so that a conductor stores no caller's key, and a database that somebody read
 signs nothing. The signature is the HMAC-SHA256 of one text under the caller's
 key: the topic, the method, its arguments, the fields of the context, the time
-and a nonce. The receiver makes the text of what it received, and two values
-never have the same. A compute host can therefore speak for itself alone,
-whatever it can send to the message broker.
+and a nonce. An answer has a MAC under the same key, of itself and of the
+call's signature. The receiver makes the text of what it received, and two
+values never have the same. A compute host can therefore speak for itself
+alone, and nobody can answer its calls, whatever can be sent to the message
+broker.
 """
 
 from __future__ import annotations
@@ -156,6 +158,15 @@ class CallerKey:
             signature.name, signature.number, signature.master_id,
             signature.sent_at, signature.nonce]), 'sha256').hex()
 
+    def mac_of_answer(self, signature: Signature, topic: str, method: str,
+                      text: str) -> str:
+        """Return the MAC that the answer to a signed call must have.
+
+        No call has it: the topic is none to which calls are sent.
+        """
+        return self.mac(signature, f'{topic}-answer', method,
+                        {'call': signature.mac, 'text': text}, {})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signature:
@@ -249,3 +260,7 @@ class Signer(typing.Protocol):
     def sign(self, topic: str, method: str, arguments: Mapping[str, object],
              context: Mapping[str, object]) -> Signature:
         """Return the signature of a call (CallerKey.sign)."""
+
+    def mac_of_answer(self, signature: Signature, topic: str, method: str,
+                      text: str) -> str:
+        """Return the MAC of its answer (CallerKey.mac_of_answer)."""

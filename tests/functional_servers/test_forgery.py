@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+import threading
 import uuid
 
 import amqp
@@ -188,7 +189,12 @@ class ForgeryTest(base.ConductorTestCase):
         client = rpc_transport.client(
             self.transport, self.topic(kind), conductor_contract.VERSION)
         try:
-            client.prepare(timeout=WANTED).call(ctxt, method, **arguments)
+            answer = client.prepare(timeout=WANTED).call(
+                ctxt, method, **arguments)
+            name, fields = json.loads(answer['text']).get(
+                'error', (None, None))
+            if name is not None:
+                return getattr(exception, name)(**fields)
         # Whatever the conductor answers.
         except Exception as exc:  # noqa: BLE001
             return exc
@@ -388,6 +394,65 @@ class ForgeryTest(base.ConductorTestCase):
                        'clean_finished', 'variant_set', 'vgpu_type_set',
                        'hold_add', 'host_drain', 'host_takeover'):
             self.assertIn(method, executed)
+
+    def test_answer_that_an_attacker_gives_counts_as_none(self):
+        # No conductor serves this topic, so that the attacker is the first,
+        # who has any key but that of the caller, h2 this time.
+        self.conf.set_override(
+            'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
+        channel, answered = self.channel(), []
+        queue = self.topic(Kind.HOST)
+        channel.exchange_declare(
+            rpc_transport.EXCHANGE, 'topic', durable=False,
+            auto_delete=False)
+        channel.queue_declare(queue, auto_delete=False)
+        channel.queue_bind(queue, rpc_transport.EXCHANGE, queue)
+        self.addCleanup(channel.queue_delete, queue)
+        ended = threading.Event()
+
+        def forge():
+            while not ended.wait(0.01):
+                message = channel.basic_get(queue, no_ack=True)
+                if message is not None:
+                    answered.append(self.answer_as_attacker(
+                        channel, json.loads(json.loads(
+                            message.body)['oslo.message']), len(answered)))
+        attacker = threading.Thread(target=forge)
+        attacker.start()
+        self.addCleanup(attacker.join)
+        self.addCleanup(ended.set)
+        api = conductor_api.ConductorAPI(
+            self.conf, self.transport, timeout=30, caller=Kind.HOST,
+            name='h2')
+        for _ in range(2):
+            self.assertRaises(
+                exception.AnswerRefused, api.host_inventory,
+                context.admin(), 'h2')
+        self.assertEqual(['host_inventory'] * 2, answered)
+        # The call that may be repeated is.
+        self.assertRaises(
+            exception.AnswerRefused, api.claim, context.admin(),
+            self.origin('h2'), self.request(1, 'i9', host='h2'))
+        self.assertEqual(['claim'] * 4, answered[2:])
+
+    @staticmethod
+    def answer_as_attacker(channel, call, number):
+        """Answer a call, with results and with errors in turn."""
+        reply = {
+            'result': {'text': '{"result":null}', 'mac': '0' * 64}
+            if number % 2 else None, 'ending': True,
+            'failure': None if number % 2 else json.dumps({
+                'class': 'ClaimDenied', 'module': exception.__name__,
+                'message': 'denied', 'tb': [], 'args': [], 'kwargs': {
+                    'instance': 'i9', 'host': 'h1', 'detail': '',
+                    'reason': 'forged'}}),
+            '_msg_id': call['_msg_id'], '_unique_id': uuid.uuid4().hex}
+        channel.basic_publish(amqp.Message(
+            json.dumps({'oslo.version': '2.0',
+                        'oslo.message': json.dumps(reply)}),
+            content_type='application/json', content_encoding='utf-8'),
+            '', call['_reply_q'])
+        return call['method']
 
     # -- the broker by hand -------------------------------------------------
 

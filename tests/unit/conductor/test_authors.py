@@ -18,7 +18,8 @@ class AuthorsTest(base.BaseTestCase):
         ctxt = context.RequestContext(
             overwrite=False, global_request_id=REQUEST, **kwargs)
         if kind is not None:
-            ctxt.caller = context.Caller(kind=kind, name=name)
+            ctxt.caller = context.Caller(
+                kind=kind, name=name, number=1, answer_mac=str)
         return ctxt
 
     def test_host_is_named(self):

@@ -218,7 +218,7 @@ class SignedCallsTest(base.ConductorTestCase):
                                      caller_keys.CallerKeys(self.db))
                       for _ in range(2)]
         arguments = ctxt, Kind.OPERATOR, 't', 'variant_delete', {}
-        first, second = (conductor.verify(*arguments)
+        first, second = (conductor.verify(*arguments)[0]
                          for conductor in conductors)
         for conductor, signature_, expected in (
                 (conductors[0], first, 1), (conductors[1], second, 1)):

@@ -99,7 +99,9 @@ class GuardTest(GuardCase):
 
     def test_signed_call_is_its_callers(self):
         self.assertEqual(
-            context.Caller(kind=Kind.HOST, name='h1'), self.accepted(
+            context.Caller(
+                kind=Kind.HOST, name='h1', number=1, answer_mac=str),
+            self.accepted(
                 self.sign(self.key(), 'claim', ORIGIN), 'claim', ORIGIN))
 
     def test_call_for_another_host_is_refused(self):
