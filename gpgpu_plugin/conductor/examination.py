@@ -257,17 +257,15 @@ def repair(db: api.Database, found: drift_mod.Drift, actor: str) -> bool:
                     None)
         if same is None or same.repair is None:
             return False
-        _REPAIRS[same.repair](session, host, same)
-        event_db.add(
-            session, 'repair', found.host,
-            detail=f'{same.name} of {same.subject} by {actor}: '
-                   f'{"; ".join(same.says.values())}')
+        _REPAIRS[same.repair](
+            session, host, same, f'{same.name} of {same.subject} by {actor}: '
+                                 f'{"; ".join(same.says.values())}')
         return True
     return db.write(work)
 
 
 def _repair_device(session: orm.Session, host: host_db.HostRow | None,
-                   found: drift_mod.Drift) -> None:
+                   found: drift_mod.Drift, detail: str) -> None:
     """Put a device into the state that its assignment, or its lack, needs."""
     assert host is not None
     assert found.repair is not None
@@ -278,23 +276,25 @@ def _repair_device(session: orm.Session, host: host_db.HostRow | None,
         rows = holds.add(rows, device, hold.HoldKind.FAILED,
                          'its state had no assignment; see "gpgpu-manage '
                          'doctor"')
-    settle.settle(session, before, rows)
+    settle.settle(session, before, rows.note('repair', [device], detail))
 
 
 def _repair_capacity(session: orm.Session, host: host_db.HostRow | None,
-                     found: drift_mod.Drift) -> None:
+                     found: drift_mod.Drift, detail: str) -> None:
     assert host is not None
-    settle.change(session, host, lambda rows: rows)
+    settle.change(session, host,
+                  lambda rows: rows.note_host('repair', detail))
 
 
 def _repair_usage(session: orm.Session, host: host_db.HostRow | None,
-                  found: drift_mod.Drift) -> None:
+                  found: drift_mod.Drift, detail: str) -> None:
     ended = assignment_db.ended_at(session, found.subject)
     usage_db.end(session, [found.subject], ended or clock.utc(session))
+    event_db.add(session, 'repair', found.host, detail)
 
 
 _REPAIRS: Mapping[_Repair, Callable[
-    [orm.Session, host_db.HostRow | None, drift_mod.Drift], None]] = {
+    [orm.Session, host_db.HostRow | None, drift_mod.Drift, str], None]] = {
         _Repair.ADOPT: _repair_device,
         _Repair.QUARANTINE: _repair_device,
         _Repair.CAPACITY: _repair_capacity,

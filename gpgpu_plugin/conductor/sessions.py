@@ -105,8 +105,17 @@ def _begin(session: orm.Session, host: host_db.HostRow,
             current=host.session)
     _check_machine(session, host, request, timeout)
     after = _accepted(session, before, request, restored=restored)
+    after = after.note_host(
+        'session', f'{after.host.session}, start {request.start_uuid}')
+    if restored:
+        LOG.warning(
+            'nova-compute of %s knows session %s and generation %s, which '
+            'the database does not: it was restored from a backup, or the '
+            'host was deleted. The host reports what it has, and its free '
+            'devices are cleaned', host.name, request.expected,
+            request.generation)
+        after = after.note_host('restored')
     offered = settle.settle(session, before, after)
-    _record(session, after.host, request, restored=restored)
     return _view(after.host.session, offered.generation, cloud,
                  restored=restored)
 
@@ -240,20 +249,6 @@ def _accepted(session: orm.Session, rows: host_rows.HostRows,
     ).hold_host(_RESTORED, held=restored)
 
 
-def _record(session: orm.Session, host: host_db.HostRow,
-            request: objects.SessionRequest, *, restored: bool) -> None:
-    event_db.add(session, 'session', host.name,
-                 detail=f'{host.session}, start {request.start_uuid}')
-    if restored:
-        LOG.warning(
-            'nova-compute of %s knows session %s and generation %s, which '
-            'the database does not: it was restored from a backup, or the '
-            'host was deleted. The host reports what it has, and its free '
-            'devices are cleaned', host.name, request.expected,
-            request.generation)
-        event_db.add(session, 'restored', host.name)
-
-
 def _view(number: int, generation: int, cloud: str, *,
           restored: bool) -> objects.Session:
     return objects.Session(number=number, generation=generation,
@@ -362,11 +357,9 @@ def allow_takeover(db: api.Database, name: str) -> None:
 
     :raises NotFound: the host never reported
     """
-    def work(session: orm.Session) -> None:
-        host = host_db.lock_known(session, name)
-        host_db.store(session, host, dataclasses.replace(host, takeover=True))
-        event_db.add(session, 'takeover', host.name)
-    db.write(work)
+    db.write(lambda session: settle.change(
+        session, host_db.lock_known(session, name),
+        lambda rows: rows.change_host(takeover=True).note_host('takeover')))
 
 
 def mark_restored(db: api.Database) -> list[str]:

@@ -4,7 +4,8 @@
 ``settle`` is the only writer of the rows of a host that exists. What makes a
 host, deletes it or marks all of them after a restore (sessions, admin.host),
 ended assignments of its book (adoption), when it called, and its last report
-have writers of their own.
+have writers of their own. So have events of what changes no row of the host:
+where it is in the aggregate (isolation), and usage (examination).
 No rule needs to ask whether a device must be cleaned after what the rule did:
 that is asked here. From the difference of the rows follow the capacities of
 types, the generation of the host, notifications and the beginning and end of

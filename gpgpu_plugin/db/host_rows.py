@@ -295,6 +295,12 @@ class HostRows:
         return self if not found else self._with(
             events=(*self.events, event_db.Event(kind, found, detail, level)))
 
+    def note_host(self, kind: event_rules.Kind,
+                  detail: str | None = None) -> HostRows:
+        """Return the rows with an event of the host itself."""
+        return self._with(events=(*self.events, event_db.Event(
+            kind, [(None, None)], detail)))
+
     def record(self, device: Device, verdict: ledger_rules.Verdict,
                reason: str | None, actor: str | None = None) -> HostRows:
         """Return the rows with a record of the ledger of a device."""

@@ -188,8 +188,8 @@ def _set_on(session: orm.Session, host_name: str, variant: str,
     group = dataclasses.replace(
         group, own_policy=allocation_policy is not None,
         allocation_policy=allocation_policy or row.value.allocation_policy)
-    settle.settle(session, before, _with(rows, group))
-    event_db.add(session, 'group_set', host_name, detail=(
+    settle.settle(session, before, _with(rows, group).note_host(
+        'group_set',
         f'{variant}: allocation policy {group.allocation_policy}, of the '
         f'{"group" if group.own_policy else "variant"}'))
     caller.check_wanted()
@@ -235,10 +235,9 @@ def set_links(db: api.Database, host_name: str, variant: str,
         after = _with(rows, dataclasses.replace(group, own_links=stated))
         if stated is not None:
             _check_table(after, group.id, stated)
-        settle.settle(session, before, after)
-        event_db.add(session, 'group_set', host_name, detail=(
-            f'{variant}: link partitions '
-            f'{stated or "of the variant"}'))
+        settle.settle(session, before, after.note_host(
+            'group_set',
+            f'{variant}: link partitions {stated or "of the variant"}'))
         check_wanted()
     db.write(work)
     return list_all(db, host_name, variant)

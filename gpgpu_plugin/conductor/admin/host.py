@@ -130,23 +130,15 @@ def drain(db: api.Database, name: str, actor: str, *, draining: bool,
         withdrawal.check_reason(reason)
 
     def rule(rows: host_rows.HostRows) -> host_rows.HostRows:
-        return rows.hold_host(hold.HostHoldKind.DRAINING, held=draining,
+        held = rows.hold_host(hold.HostHoldKind.DRAINING, held=draining,
                               reason=reason, actor=actor)
+        return rows if held is rows else held.note_host(
+            'drain' if draining else 'undrain', reason)
 
     def work(session: orm.Session) -> objects.HostInfo:
-        host = host_db.lock_known(session, name)
-        before = _holds(session, host)
-        settle.change(session, host, rule)
-        if before != _holds(session, host):
-            event_db.add(session, 'drain' if draining else 'undrain', name,
-                         detail=reason)
+        settle.change(session, host_db.lock_known(session, name), rule)
         return _infos(session, [host_db.get(session, name)])[0]
     return db.write(work)
-
-
-def _holds(session: orm.Session,
-           host: host_db.HostRow) -> Sequence[hold_db.Hold]:
-    return hold_db.of_hosts(session, [host.id]).get(host.id, ())
 
 
 def check_not_running(db: api.Database, name: str,

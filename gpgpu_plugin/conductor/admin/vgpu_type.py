@@ -24,6 +24,7 @@ from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.db import vgpu_type as vgpu_type_db
+from gpgpu_plugin.domain import event
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as rules
 from gpgpu_plugin.objects import admin as objects
@@ -126,7 +127,8 @@ def _set_everywhere(session: orm.Session, variant: str, vgpu_type: str, *,
     variant_db.add_change(session, variant_db.Change(
         version=version, variant_id=row.id, vgpu_type=vgpu_type,
         enabled=enabled))
-    _record(session, variant, vgpu_type, None, enabled=enabled)
+    event_db.add(session, _kind(enabled=enabled),
+                 detail=f'{vgpu_type} of {variant}')
     caller.check_wanted()
 
 
@@ -144,8 +146,8 @@ def _set_on(session: orm.Session, name: str, variant: str, vgpu_type: str, *,
     change = variant_db.Change(
         version=0, variant_id=row.id, vgpu_type=vgpu_type, enabled=enabled)
     after = settle.change(session, host, lambda rows: (
-        variant_matching.changed(rows, [change])))
-    _record(session, variant, vgpu_type, name, enabled=enabled)
+        variant_matching.changed(rows, [change]).note_host(
+            _kind(enabled=enabled), f'{vgpu_type} of {variant}')))
     caller.check_wanted()
     return after.generation != host.generation
 
@@ -170,10 +172,8 @@ def _settable(session: orm.Session, variant: str, vgpu_type: str,
     return row
 
 
-def _record(session: orm.Session, variant: str, vgpu_type: str,
-            host: str | None, *, enabled: bool) -> None:
-    event_db.add(session, 'type_enable' if enabled else 'type_disable', host,
-                 detail=f'{vgpu_type} of {variant}')
+def _kind(*, enabled: bool) -> event.Kind:
+    return 'type_enable' if enabled else 'type_disable'
 
 
 def _check_class(session: orm.Session, row: variant_db.VariantRow,

@@ -106,6 +106,11 @@ class RepairTest(ExaminationCase):
             self.assertTrue(self.repair(found))
             self.assertEqual(
                 'assigned', self.state(self.assignment.device_uuid))
+        with self.db.reader() as session:
+            self.assertEqual(
+                [self.assignment.device_uuid] * 3,
+                session.scalars(sa.select(event_db.TABLE.c.device_uuid).where(
+                    event_db.TABLE.c.kind == 'repair')).all())
 
     def test_busy_device_of_nobody_is_quarantined(self):
         device = self.free()
