@@ -74,15 +74,15 @@ class DBRestored(database.Command, command.Command):
 
 
 class DBPurge(database.Command, command.Command):
-    """Delete old events, ended assignments, exported usage, notifications."""
+    """Delete old events, ended assignments and exported usage."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--before', required=True, type=dates.past, metavar='DATE',
-            help='delete events, ended assignments, ended and exported '
-                 'usage, and unsent notifications from before this date in '
-                 'UTC, such as 2026-10-31 or 2026-10-31T12:00')
+            help='delete events, ended assignments, and ended and exported '
+                 'usage from before this date in UTC, such as 2026-10-31 or '
+                 '2026-10-31T12:00')
         parser.add_argument(
             '--max-rows', type=paging.number, metavar='NUMBER',
             help='delete at most this number of rows (default: all)')
@@ -99,8 +99,7 @@ class DBPurge(database.Command, command.Command):
             lock.release()
         self.app.stdout.write(
             f'deleted {purged.events} events, {purged.assignments} ended '
-            f'assignments, {purged.usages} usages and '
-            f'{purged.notifications} unsent notifications\n')
+            f'assignments and {purged.usages} usages\n')
         if purged.unexported:
             self.note(f'{purged.unexported} usages stay, since they were not '
                       f'exported: see gpgpu-manage usage export')

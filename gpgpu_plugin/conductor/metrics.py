@@ -114,9 +114,9 @@ class Counters:
             'gpgpu_notification_failures', 'Attempts of this conductor to '
             'send a notification that failed.', registry=registry)
         self._dropped = prometheus_client.Counter(
-            'gpgpu_notifications_dropped', 'Notifications that this conductor '
-            'has deleted unsent, because too many waited or one was too '
-            'large.', registry=registry)
+            'gpgpu_notifications_dropped', 'Events of which this conductor '
+            'never sends the notifications, because too many waited or one '
+            'was too large.', registry=registry)
         self.fit = prometheus_client.Gauge(
             'gpgpu_conductor_fit', 'Whether this conductor takes calls.',
             registry=registry)
@@ -180,7 +180,7 @@ class Counters:
         self._publish_failures.inc()
 
     def notifications_dropped(self, number: int) -> None:
-        """Count notifications that were deleted unsent, or too large."""
+        """Count events whose notifications are never sent."""
         self._dropped.inc(number)
 
     def failed(self, failure: api.Failure) -> None:
@@ -240,8 +240,8 @@ class Gauges:
         yield self._health(reading.gauges)
         yield from self._capacities(reading.gauges)
         yield from self._hosts(reading.gauges.hosts)
-        yield _Gauge('gpgpu_notifications_waiting', 'Notifications that no '
-                     'broker has confirmed yet.',
+        yield _Gauge('gpgpu_notifications_waiting', 'Events of which no '
+                     'broker has confirmed the notifications yet.',
                      reading.gauges.notifications)
 
     def _family(self, name: str, documentation: str,

@@ -2,9 +2,9 @@
 """Thread that sends notifications after the transactions that wrote them.
 
 Any number of conductors have this thread, and one of them sends at a time
-(db.outbox). A notification is deleted once the broker has confirmed it. If the
-conductor dies in between, the next one sends up to ``BATCH`` notifications
-again: consumers get each at least once, in the order in which they were
+(db.outbox). An event waits until the broker has confirmed its notifications.
+If the conductor dies in between, the next one sends those of up to ``BATCH``
+events again: consumers get each at least once, in the order in which they were
 written, apart from repetitions.
 """
 
@@ -34,7 +34,7 @@ LONGEST_PAUSE = 30.0
 """Seconds after which a broker that is away is tried again at the latest."""
 
 BATCH = 100
-"""Number of notifications that are read and deleted at once."""
+"""Number of events whose notifications are read and sent at once."""
 
 BATCHES = 100
 """Number of batches after which other duties of the thread are due again."""
@@ -72,14 +72,14 @@ class Observer(typing.Protocol):
         """Count an attempt to send one that failed."""
 
     def notifications_dropped(self, number: int) -> None:
-        """Count notifications that were deleted unsent."""
+        """Count events whose notifications are never sent."""
 
 
 class Notifier:
     """Sender of the notifications of a database.
 
-    :param limit: number of notifications that may wait; more are deleted, the
-        oldest ones first
+    :param limit: number of events that may wait; the notifications of more
+        are never sent, the oldest ones first
     :param period: of ``exists`` notifications; None: there are none
     :param clock: seconds of a clock that never goes back
     """
@@ -154,7 +154,7 @@ class Notifier:
         return True
 
     def _send_batch(self, began: float) -> bool:
-        """Send the oldest notifications; return whether the broker took all.
+        """Send those of the oldest events; return whether it took all.
 
         :param began: when the lease began
         """
@@ -166,7 +166,15 @@ class Notifier:
                 if (self._stopped.is_set()
                         or self._clock() - began > LEASE):
                     break
-                self._publisher.publish(waiting.message)
+                if not waiting.messages:
+                    self._observer.notifications_dropped(1)
+                    LOG.error(
+                        'The notifications of event %(event)d are not sent: '
+                        'they have more than %(limit)d bytes. A host sent a '
+                        'text of that size', {
+                            'event': waiting.id, 'limit': outbox.MOST_BYTES})
+                for message in waiting.messages:
+                    self._publisher.publish(message)
                 sent.append(waiting)
         except exception.BrokerUnavailable as exc:
             self._observer.publish_failed()
@@ -180,15 +188,16 @@ class Notifier:
     def _forget(self, sent: Sequence[outbox.Waiting]) -> None:
         if sent:
             self._db.write(lambda session: outbox.delete(session, sent))
-            self._observer.published(len(sent))
+            self._observer.published(
+                sum(len(waiting.messages) for waiting in sent))
 
     def _drop(self) -> None:
         while dropped := self._db.write(
                 lambda session: outbox.drop_oldest(session, self._limit)):
             self._observer.notifications_dropped(dropped)
-            LOG.error('%(number)d notifications were deleted unsent, the '
-                      'oldest ones, since more than '
-                      '%(limit)d waited',
+            LOG.error('The notifications of %(number)d events will never be '
+                      'sent, the oldest ones, since more than %(limit)d '
+                      'events waited',
                       {'number': dropped, 'limit': self._limit})
 
     def _give_up(self) -> None:

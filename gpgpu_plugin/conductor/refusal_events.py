@@ -242,11 +242,10 @@ class RefusalEvents:
     def _write(self, chunk: Sequence[_Refusal],
                session: orm.Session) -> list[int]:
         """Record refusals, and notify of them; return their events' ids."""
-        notification_db.refused(
-            session, [refusal.payload for refusal in chunk])
         now = self._clock()
         return event_db.store(session, [
-            {'at': clock.utc(session, now - refusal.at), **refusal.row}
+            ({'at': clock.utc(session, now - refusal.at), **refusal.row},
+             [notification_db.refused(refusal.payload)])
             for refusal in chunk])
 
     def _store_singly(self, chunk: Sequence[_Refusal]) -> bool:

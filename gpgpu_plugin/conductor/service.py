@@ -136,9 +136,7 @@ class ConductorService:
         """Return the sender of notifications; None: they are off."""
         if not publisher.drivers(conf):
             return None
-        self.database.publish_as(
-            f'gpgpu-conductor:{socket.gethostname()}',
-            self._monitoring.counters.notifications_dropped)
+        self.database.publish_as(f'gpgpu-conductor:{socket.gethostname()}')
         period = conf.gpgpu_conductor.usage_audit_period
         return notifier.Notifier(
             self.database, publisher.Publisher(conf),

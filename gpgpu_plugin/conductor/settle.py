@@ -8,8 +8,8 @@ have writers of their own. So have events of what changes no row of the host:
 where it is in the aggregate (isolation), and usage (examination).
 No rule needs to ask whether a device must be cleaned after what the rule did:
 that is asked here. From the difference of the rows follow the capacities of
-types, the generation of the host, notifications and the beginning and end of
-usage; events and records of the ledger come with the rows.
+types, the generation of the host, what is published and the beginning and end
+of usage; events and records of the ledger come with the rows.
 """
 
 from __future__ import annotations

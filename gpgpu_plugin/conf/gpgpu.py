@@ -271,10 +271,10 @@ CONDUCTOR_OPTS = [
              '= http_basic, username = nova, and password.'),
     cfg.IntOpt(
         'history_days', default=365, min=0, max=36500,
-        help='Days after which gpgpu-conductor deletes events, assignments '
-             'and usage that ended, and unsent notifications. Usage that was '
-             'not exported and the ledger of cleanings stay. 0: only '
-             '"gpgpu-manage db purge" deletes them.'),
+        help='Days after which gpgpu-conductor deletes events, and '
+             'assignments and usage that ended. Events whose notifications '
+             'were not sent, usage that was not exported, and the ledger of '
+             'cleanings stay. 0: only "gpgpu-manage db purge" deletes them.'),
     cfg.StrOpt(
         'usage_audit_period', default='hour',
         choices=('hour', 'day', 'month', 'none'),

@@ -35,9 +35,10 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import caller_key
+from gpgpu_plugin.db import event
 from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import limits
-from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import notification
 
 T = typing.TypeVar('T')
 
@@ -112,7 +113,7 @@ class Database:
                 settings['connection'] = limit.url(_url(
                     given)).render_as_string(hide_password=False)
         self._author = author.CONDUCTOR
-        self._publisher: outbox.Publisher | None = None
+        self._publisher_id: str | None = None
         self._context = enginefacade.transaction_context()
         self._context.configure(sqlite_fk=True, **settings)
         with _explained(given):
@@ -143,17 +144,13 @@ class Database:
         found._author = caller
         return found
 
-    def publish_as(self, publisher_id: str | None,
-                   dropped: Callable[[int], None] = lambda number: None,
-                   ) -> None:
+    def publish_as(self, publisher_id: str | None) -> None:
         """Have transactions write notifications from now on.
 
         :param publisher_id: whom they name, such as ``gpgpu-conductor:host``;
             None: they write none
-        :param dropped: counts those that are too large to be written
         """
-        self._publisher = None if publisher_id is None else outbox.Publisher(
-            publisher_id=publisher_id, dropped=dropped)
+        self._publisher_id = publisher_id
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[orm.Session]:
@@ -176,9 +173,10 @@ class Database:
         with self._sqlite_writer, self._translated():
             with self._context.writer.using(_Scope()) as session:
                 author.note(session, self._author)
-                outbox.enable(session, self._publisher)
+                notification.enable(session, self._publisher_id)
                 began = time.monotonic()
                 yield session
+                event.write(session)
                 caller_key.use(session)
                 _check_duration(time.monotonic() - began)
         caller_key.serve(None)

@@ -4,7 +4,12 @@
 The author of an event is that of the transaction (db.author). Those of
 refusals, which change nothing, are stored later (conductor.refusal_events).
 
-The table has no foreign keys, so that it outlives the objects that it names.
+An event has the notifications of what happened to its device and its
+assignment, and a row in ``unsent`` until they are sent (db.outbox). A change
+that has notifications, but no event, gets one of kind ``update`` or ``usage``.
+Those of kind ``exists`` change nothing, and go once they are sent.
+
+``events`` has no foreign keys, so that it outlives the objects that it names.
 Indexes: the history of a device and of an instance; the oldest events, which
 ``db purge`` deletes; the newest events of a host, a kind or a project, and
 those of a request, for ``event list``.
@@ -13,6 +18,7 @@ those of a request, for ``event list``.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import logging
 import typing
 from collections.abc import Iterable
@@ -23,21 +29,25 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import journal
+from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
 from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.objects import notification as notification_obj
 from gpgpu_plugin.objects import scheduling
 
-_Objects = tuple[device_db.DeviceRow | None,
-                 assignment_db.AssignmentRow | None]
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.db import assignment as assignment_db
+    from gpgpu_plugin.db import device as device_db
+
+_Objects: typing.TypeAlias = (
+    'tuple[device_db.DeviceRow | None, assignment_db.AssignmentRow | None]')
 
 Row = dict[str, object]
 """Values of an event, by column."""
@@ -67,17 +77,28 @@ TABLE = sa.Table(
     sa.Column('detail', sa.Text, comment='Further information for operators.'),
     sa.Column('count', sa.Integer, nullable=False, default=1,
               comment='How many refusals the row stands for.'),
+    sa.Column('notifications', column.LONG_TEXT,
+              comment='JSON of the messages that publish it, with the facts '
+              'of then; NULL: there are none.'),
     sa.Index(None, 'device_uuid'),
     sa.Index(None, 'instance_uuid'),
     sa.Index(None, 'at'),
     sa.Index(None, 'host', 'id'),
     sa.Index(None, 'kind', 'id'),
     sa.Index(None, 'project_id', 'id'),
-    sa.Index(None, 'request_id'))
+    sa.Index(None, 'request_id'), sqlite_autoincrement=True)
 
+UNSENT = sa.Table(
+    'unsent', column.METADATA,
+    sa.Column('event_id', sa.Integer, primary_key=True, autoincrement=False,
+              comment='Event of which the broker has not confirmed all '
+              'notifications.'))
+
+_EVENTS = 'gpgpu_events'
 _INSERT = sa.insert(TABLE).inline()
 _STORE = sa.insert(TABLE).returning(
     TABLE.c.id, sort_by_parameter_order=True)
+_INSERT_UNSENT = sa.insert(UNSENT)
 _COUNT = (
     sa.update(TABLE).where(TABLE.c.id == sa.bindparam('event_id'))
     .values(count=TABLE.c['count'] + sa.bindparam('more')))
@@ -110,17 +131,54 @@ class Event(typing.NamedTuple):
 
 def add_all(session: orm.Session, host: str | None,
             events: Iterable[Event]) -> None:
-    """Record what happened on a host, in one statement."""
-    rows = []
+    """Record what happened on a host, at the end of the transaction."""
+    rows = session.info.setdefault(_EVENTS, [])
     for happened in events:
         _log(session, host, happened)
         common = _values(
             author.of(session), happened.kind, host, happened.detail)
         rows += [common | _objects(device, assignment)
                  for device, assignment in happened.objects]
-    if rows:
+
+
+def write(session: orm.Session) -> None:
+    """Store the events of a transaction, with their notifications."""
+    events: list[tuple[Row, list[notification_db.Notification]]] = [
+        (row, []) for row in session.info.pop(_EVENTS, ())]
+    # Of several events of one object the last one has its notifications.
+    about = {found[0][name]: found for found in events
+             for name in ('device_uuid', 'assignment_uuid')}
+    for event_type, payload in notification_db.take(session):
+        assert isinstance(payload, (notification_obj.DevicePayload,
+                                    notification_obj.AssignmentPayload))
+        if payload.uuid not in about:
+            about[payload.uuid] = _of_notification(
+                session, event_type, payload), []
+            events.append(about[payload.uuid])
+        about[payload.uuid][1].append((event_type, payload))
+    if notification_db.is_enabled(session):
+        store(session, events)
+    elif events:
         at = clock.utc(session)
-        session.execute(_INSERT, [{'at': at, **row} for row in rows])
+        session.execute(_INSERT, [{'at': at, **row} for row, _ in events])
+
+
+def _of_notification(
+        session: orm.Session, event_type: notification.EventType,
+        payload: (notification_obj.DevicePayload
+                  | notification_obj.AssignmentPayload)) -> Row:
+    """Return the event of a change that has no other one."""
+    if isinstance(payload, notification_obj.DevicePayload):
+        return _values(author.of(session), 'update', payload.host, None) | {
+            **_objects(None, None), 'device_uuid': payload.uuid}
+    is_exists = event_type == notification.EventType.ASSIGNMENT_EXISTS
+    return _values(
+        author.of(session), 'exists' if is_exists else 'usage', payload.host,
+        None) | {
+            'device_uuid': payload.device_uuid,
+            'assignment_uuid': payload.uuid,
+            'instance_uuid': payload.instance_uuid,
+            'project_id': payload.project_id}
 
 
 def denied(by: author.Author, request: claim_obj.ClaimRequest,
@@ -162,9 +220,23 @@ def has_refusal(session: orm.Session, instance_uuid: str,
             ).limit(1)) is not None
 
 
-def store(session: orm.Session, rows: Sequence[Row]) -> list[int]:
-    """Record events of refusals, whatever their authors; return their ids."""
-    return list(session.scalars(_STORE, list(rows)))
+def store(session: orm.Session, events: Sequence[tuple[
+        Row, Sequence[notification_db.Notification]]]) -> list[int]:
+    """Store events with their notifications; return their ids."""
+    if not events:
+        return []
+    now = clock.utc(session)
+    rows = []
+    for row, notifications in events:
+        at = typing.cast(datetime.datetime, row.get('at', now))
+        rows.append({**row, 'at': at, 'notifications':
+                     notification_db.messages(session, at, notifications)})
+    ids = list(session.scalars(_STORE, rows))
+    unsent = [{'event_id': event_id} for event_id, row in zip(
+        ids, rows, strict=True) if row['notifications'] is not None]
+    if unsent:
+        session.execute(_INSERT_UNSENT, unsent)
+    return ids
 
 
 def count_more(session: orm.Session, more: Mapping[int, int]) -> None:

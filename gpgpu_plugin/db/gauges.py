@@ -68,7 +68,7 @@ class HeardHost(typing.NamedTuple):
 class Gauges:
     """Numbers of the cloud at one time.
 
-    :ivar notifications: that wait to be sent
+    :ivar notifications: events whose notifications wait to be sent
     """
 
     notifications: int

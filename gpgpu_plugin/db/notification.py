@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications of changes, written in their transactions.
+"""Notifications of changes, with the facts as of their transactions.
 
 Each function does nothing unless notifications are enabled, so that they cost
-nothing where nobody wants them.
+nothing where nobody wants them. What it notes becomes a part of the event that
+the transaction writes of the same device or assignment (db.event).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 import typing
+import uuid
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,7 +21,6 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import hold as hold_db
-from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
@@ -33,6 +34,10 @@ if typing.TYPE_CHECKING:
 
 _Type = notification.EventType
 _Row = Mapping[str, typing.Any]
+Notification = tuple[notification.EventType, objects.Payload]
+
+_PUBLISHER = 'gpgpu_publisher'
+_NOTED = 'gpgpu_notifications'
 
 _HOSTS = tables.HOSTS
 _GROUPS = tables.GROUPS
@@ -51,6 +56,49 @@ CONDUCTOR = 'gpgpu-conductor'
 """Value of ``refused_by`` for a claim that is denied."""
 
 
+def enable(session: orm.Session, publisher_id: str | None) -> None:
+    """Note with a transaction whom its notifications name.
+
+    :param publisher_id: None: it has none
+    """
+    session.info[_PUBLISHER] = publisher_id
+
+
+def is_enabled(session: orm.Session) -> bool:
+    """Return whether a transaction has notifications."""
+    return session.info.get(_PUBLISHER) is not None
+
+
+def _note(session: orm.Session,
+          notifications: Iterable[Notification]) -> None:
+    session.info.setdefault(_NOTED, []).extend(notifications)
+
+
+def take(session: orm.Session) -> list[Notification]:
+    """Return what was noted since the last time."""
+    noted: list[Notification] = session.info.pop(_NOTED, [])
+    return noted
+
+
+def messages(session: orm.Session, at: datetime.datetime,
+             notifications: Iterable[Notification]) -> str | None:
+    """Return the JSON of messages as oslo.messaging sends them.
+
+    :param at: when it happened
+    :returns: None: nobody is notified
+    """
+    found = [{
+        'message_id': str(uuid.uuid4()),
+        'publisher_id': session.info[_PUBLISHER],
+        'event_type': str(event_type),
+        'priority': str(notification.PRIORITIES[event_type]),
+        'payload': objects.primitive(payload),
+        'timestamp': at.strftime('%Y-%m-%d %H:%M:%S.%f'),
+    } for event_type, payload in notifications] if is_enabled(
+        session) else []
+    return json.dumps(found) if found else None
+
+
 def devices_changed(session: orm.Session, changes: Sequence[
         tuple[device_db.DeviceRow, device_db.DeviceRow]]) -> None:
     """Notify of devices whose state changed, or that were withdrawn.
@@ -60,12 +108,11 @@ def devices_changed(session: orm.Session, changes: Sequence[
     """
     changed = [(state, now) for before, now in changes
                if (state := _state(before)) != _state(now)]
-    if not changed or not outbox.is_enabled(session):
-        return
-    outbox.add(session, [
-        (notification.of_state(state, payload.state), payload)
-        for (state, _), payload in zip(changed, _devices(
-            session, changed), strict=True)])
+    if changed and is_enabled(session):
+        _note(session, [
+            (notification.of_state(state, payload.state), payload)
+            for (state, _), payload in zip(changed, _devices(
+                session, changed), strict=True)])
 
 
 def _state(device: device_db.DeviceRow) -> str:
@@ -80,8 +127,8 @@ def devices_seen(session: orm.Session,
     """
     found = [(None, device) for device in devices
              if hold.HoldKind.RETIRED not in device.holds]
-    if found and outbox.is_enabled(session):
-        outbox.add(session, [(
+    if found and is_enabled(session):
+        _note(session, [(
             _Type.DEVICE_PRESENT if payload.present else _Type.DEVICE_MISSING,
             payload) for payload in _devices(session, found)])
 
@@ -141,8 +188,8 @@ def usages_began(session: orm.Session, rows: Iterable[_Row]) -> None:
 
     :param rows: values of ``usages``, by column
     """
-    if outbox.is_enabled(session):
-        outbox.add(session, [
+    if is_enabled(session):
+        _note(session, [
             (_Type.ASSIGNMENT_START, objects.AssignmentPayload(
                 **_usage(session, row), ended_at=None, seconds=0))
             for row in rows])
@@ -150,8 +197,8 @@ def usages_began(session: orm.Session, rows: Iterable[_Row]) -> None:
 
 def usages_ended(session: orm.Session, rows: Iterable[_Row]) -> None:
     """Notify of usages that ended, as ``usages_began`` does."""
-    if outbox.is_enabled(session):
-        outbox.add(session, [
+    if is_enabled(session):
+        _note(session, [
             (_Type.ASSIGNMENT_END, objects.AssignmentPayload(
                 **_usage(session, row), ended_at=_text(row['ended_at']),
                 seconds=_seconds(row['began_at'], row['ended_at'])))
@@ -162,15 +209,16 @@ def usages_exist(session: orm.Session, rows: Iterable[_Row],
                  beginning: datetime.datetime,
                  ending: datetime.datetime) -> None:
     """Notify of usages in an audit period, as ``usages_began`` does."""
-    outbox.add(session, [
-        (_Type.ASSIGNMENT_EXISTS, objects.AssignmentExistsPayload(
-            **_usage(session, row),
-            ended_at=row['ended_at'] and _text(row['ended_at']),
-            seconds=_seconds(max(row['began_at'], beginning),
-                             min(row['ended_at'] or ending, ending)),
-            audit_period_beginning=_text(beginning),
-            audit_period_ending=_text(ending)))
-        for row in rows])
+    if is_enabled(session):
+        _note(session, [
+            (_Type.ASSIGNMENT_EXISTS, objects.AssignmentExistsPayload(
+                **_usage(session, row),
+                ended_at=row['ended_at'] and _text(row['ended_at']),
+                seconds=_seconds(max(row['began_at'], beginning),
+                                 min(row['ended_at'] or ending, ending)),
+                audit_period_beginning=_text(beginning),
+                audit_period_ending=_text(ending)))
+            for row in rows])
 
 
 def _usage(session: orm.Session, row: _Row) -> dict[str, typing.Any]:
@@ -228,10 +276,7 @@ def _refusal(event: _Row) -> dict[str, typing.Any]:
         'detail')}
 
 
-def refused(session: orm.Session,
-            refusals: Iterable[objects.RefusalPayload]) -> None:
-    """Notify of refusals."""
-    outbox.add(session, [
-        (notification.of_refusal(
-            {refusal.reason, *refusal.hosts_refused}, refusal.hosts_left),
-         refusal) for refusal in refusals])
+def refused(refusal: objects.RefusalPayload) -> Notification:
+    """Return the notification of a refusal."""
+    return notification.of_refusal(
+        {refusal.reason, *refusal.hosts_refused}, refusal.hosts_left), refusal

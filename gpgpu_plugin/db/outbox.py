@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of notifications that wait to be sent, and of the state of sending.
+"""Events whose notifications wait to be sent, and the state of sending.
 
-Notifications are added in the transaction of the change and read after it. One
-conductor at a time sends them: it has a lease by the clock of the database.
-If its lease ends before its batch, another one sends the same notifications
-again, in the same order, which is that of ``id``.
+One conductor at a time sends them: it has a lease by the clock of the
+database. If its lease ends before its batch, another one sends the same
+notifications again, in the same order, which is that of the events. Those of
+one host were given their ids while it was locked.
 
-Unique key of ``notifications``: what was sent is deleted by its message id as
-well, since a database may give an id again. ``notification_states`` has one
-row, named ``all``, for what all conductors share.
+``notification_states`` has one row, named ``all``, for what all conductors
+share.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import logging
 import typing
-import uuid
-from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -28,28 +23,15 @@ from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import column
-from gpgpu_plugin.db import journal
-from gpgpu_plugin.domain import notification
-from gpgpu_plugin.objects import notification as objects
+from gpgpu_plugin.db import event as event_db
 
 CHUNK = 1000
 """Number of rows that one transaction deletes."""
 
 MOST_BYTES = 256 * 1024
-"""Size of a notification that is written; usual ones have 1 kB. RabbitMQ
-refuses more than 16 MiB, and all later notifications would wait for ever
-behind one that is refused."""
-
-TABLE = sa.Table(
-    'notifications', column.METADATA,
-    sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('message_id', column.UUID, nullable=False,
-              comment='Identifies it for consumers, who may get it twice.'),
-    sa.Column('created_at', sa.Double, nullable=False,
-              comment='When the change was made, in seconds since the epoch.'),
-    sa.Column('message', column.LONG_TEXT, nullable=False,
-              comment='JSON of the message.'),
-    sa.UniqueConstraint('message_id'))
+"""Size of the notifications of an event that are sent; usual ones have 1 kB.
+RabbitMQ refuses more than 16 MiB, and all later notifications would wait for
+ever behind one that is refused."""
 
 STATES = sa.Table(
     'notification_states', column.METADATA,
@@ -59,9 +41,6 @@ STATES = sa.Table(
     sa.Column('sends_until', sa.Double,
               comment='Until when that conductor sends, in seconds since '
               'the epoch.'),
-    sa.Column('dropped', sa.BigInteger, nullable=False, default=0,
-              comment='Number of notifications that were deleted unsent, '
-              'because too many waited.'),
     sa.Column('audited_until', sa.DateTime,
               comment='End of the last period of which all "exists" '
               'notifications were written (UTC); NULL before the first '
@@ -76,9 +55,10 @@ STATES = sa.Table(
               comment='End of a period of which some notifications were '
               'written (UTC); NULL: there is none.'))
 
-_KEY = 'gpgpu_publisher'
-_INSERT = sa.insert(TABLE).inline()
 _ALL = 'all'
+_EVENTS = event_db.TABLE
+_UNSENT = event_db.UNSENT
+_NUMBER = sa.select(sa.func.count()).select_from(_UNSENT)
 
 
 class AuditState(typing.NamedTuple):
@@ -97,89 +77,14 @@ _LOCK_STATE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A notification that waits.
+    """An event whose notifications wait.
 
-    :ivar message: as oslo.messaging sends it
+    :ivar messages: as oslo.messaging sends them; empty: they are too large
     """
 
     id: int
-    message_id: str
-    message: dict[str, object]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Publisher:
-    """Whoever publishes the notifications of a transaction.
-
-    :ivar publisher_id: whom they name
-    :ivar dropped: counts notifications that are too large to be written
-    """
-
-    publisher_id: str
-    dropped: Callable[[int], None] = lambda number: None
-
-
-def enable(session: orm.Session, publisher: Publisher | None) -> None:
-    """Note with a transaction who publishes its notifications.
-
-    :param publisher: None: it writes none
-    """
-    session.info[_KEY] = publisher
-
-
-def is_enabled(session: orm.Session) -> bool:
-    """Return whether a transaction writes notifications."""
-    return session.info.get(_KEY) is not None
-
-
-def add(session: orm.Session, payloads: Iterable[
-        tuple[notification.EventType, objects.Payload]]) -> None:
-    """Write notifications, in one statement, if they are enabled.
-
-    What is larger than ``MOST_BYTES`` is dropped, with an error in the log.
-    """
-    publisher: Publisher | None = session.info.get(_KEY)
-    if publisher is None:
-        return
-    now = clock.epoch(session)
-    rows = []
-    for event_type, payload in payloads:
-        row = _row(str(uuid.uuid4()), publisher.publisher_id, now,
-                   event_type, payload)
-        size = len(row['message'])
-        if size <= MOST_BYTES:
-            rows.append(row)
-            continue
-        publisher.dropped(1)
-        journal.note(
-            session, logging.ERROR,
-            f'A notification {event_type} was dropped: it has {size} bytes, '
-            f'and may have {MOST_BYTES}. A host sent a text of that size')
-    if rows:
-        session.execute(_INSERT, rows)
-
-
-class _Row(typing.TypedDict):
-    """Values of a new row of ``notifications``."""
-
-    message_id: str
-    created_at: float
-    message: str
-
-
-def _row(message_id: str, publisher_id: str, now: float,
-         event_type: notification.EventType,
-         payload: objects.Payload) -> _Row:
-    at = datetime.datetime.fromtimestamp(now, datetime.UTC)
-    return {
-        'message_id': message_id, 'created_at': now,
-        'message': json.dumps({
-            'message_id': message_id,
-            'publisher_id': publisher_id,
-            'event_type': str(event_type),
-            'priority': str(notification.PRIORITIES[event_type]),
-            'payload': objects.primitive(payload),
-            'timestamp': at.strftime('%Y-%m-%d %H:%M:%S.%f')})}
+    kind: str
+    messages: Sequence[dict[str, object]]
 
 
 def may_send(session: orm.Session, sender: str) -> bool:
@@ -188,7 +93,7 @@ def may_send(session: orm.Session, sender: str) -> bool:
         STATES.c.name == _ALL, STATES.c.sender != sender,
         STATES.c.sends_until > clock.now())
     return bool(session.scalar(sa.select(sa.and_(
-        sa.exists().where(TABLE.c.id.is_not(None)), ~other))))
+        sa.exists().where(_UNSENT.c.event_id.is_not(None)), ~other))))
 
 
 def acquire(session: orm.Session, sender: str, seconds: float) -> bool:
@@ -216,57 +121,51 @@ def give_up(session: orm.Session, sender: str) -> None:
 
 
 def waiting(session: orm.Session, limit: int) -> list[Waiting]:
-    """Return the oldest notifications that wait, in their order."""
+    """Return the oldest events that wait, in their order."""
     return [
-        Waiting(id=row.id, message_id=row.message_id,
-                message=json.loads(row.message))
+        Waiting(id=row.id, kind=row.kind,
+                messages=json.loads(row.messages or '[]'))
         for row in session.execute(
-            sa.select(TABLE.c.id, TABLE.c.message_id, TABLE.c.message)
-            .order_by(TABLE.c.id).limit(limit))]
+            sa.select(_EVENTS.c.id, _EVENTS.c.kind, sa.case((
+                sa.func.length(_EVENTS.c.notifications) <= MOST_BYTES,
+                _EVENTS.c.notifications)).label('messages'))
+            .join(_UNSENT, _UNSENT.c.event_id == _EVENTS.c.id)
+            .order_by(_UNSENT.c.event_id).limit(limit))]
 
 
 def delete(session: orm.Session, sent: Sequence[Waiting]) -> None:
-    """Delete notifications that the broker has."""
-    session.execute(sa.delete(TABLE).where(
-        TABLE.c.id.in_([row.id for row in sent]),
-        TABLE.c.message_id.in_([row.message_id for row in sent])))
+    """Have events wait no more; those that are no history go."""
+    session.execute(sa.delete(_UNSENT).where(
+        _UNSENT.c.event_id.in_([row.id for row in sent])))
+    passing = [row.id for row in sent if row.kind == 'exists']
+    if passing:
+        session.execute(sa.delete(_EVENTS).where(_EVENTS.c.id.in_(passing)))
 
 
 def drop_oldest(session: orm.Session, limit: int) -> int:
-    """Delete the oldest notifications if more than a limit wait.
+    """Have the oldest events wait no more, if more than a limit do.
 
-    :returns: number of those that were deleted, ``CHUNK`` at most, which are
-        counted for ``dropped``
+    :returns: number of those events, ``CHUNK`` at most
     """
     session.execute(sa.select(STATES.c.name).where(
         STATES.c.name == _ALL).with_for_update())
     least, greatest = session.execute(sa.select(
-        sa.func.min(TABLE.c.id), sa.func.max(TABLE.c.id))).one()
+        sa.func.min(_UNSENT.c.event_id), sa.func.max(_UNSENT.c.event_id),
+        )).one()
     # Ids have gaps; counting the rows takes longer.
     if least is None or greatest - least < limit:
         return 0
     excess = min(CHUNK, number(session) - limit)
     if excess <= 0:
         return 0
-    ids = session.scalars(
-        sa.select(TABLE.c.id).order_by(TABLE.c.id).limit(excess)).all()
-    session.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
-    session.execute(
-        sa.update(STATES).where(STATES.c.name == _ALL)
-        .values(dropped=STATES.c.dropped + len(ids)))
-    return len(ids)
+    oldest = waiting(session, excess)
+    delete(session, oldest)
+    return len(oldest)
 
 
 def number(session: orm.Session) -> int:
-    """Return how many notifications wait."""
-    return int(session.scalars(
-        sa.select(sa.func.count()).select_from(TABLE)).one())
-
-
-def dropped(session: orm.Session) -> int:
-    """Return how many notifications were deleted unsent, ever."""
-    return int(session.scalars(
-        sa.select(STATES.c.dropped).where(STATES.c.name == _ALL)).one())
+    """Return how many events wait."""
+    return int(session.scalars(_NUMBER).one())
 
 
 def lock_state(session: orm.Session) -> AuditState:

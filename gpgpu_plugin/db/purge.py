@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of what is only history: events, ended assignments, their usage.
 
-Notifications that were never sent go with it.
-
 Conductors delete what is older than ``[gpgpu_conductor] history_days``, and
 ``db purge`` what an operator names. Both do so in transactions that are short
 and independent of each other: after an interruption the next run goes on.
@@ -22,7 +20,6 @@ from sqlalchemy import orm
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage
 
@@ -48,7 +45,6 @@ class Purged:
     events: int
     assignments: int
     usages: int
-    notifications: int
     unexported: int
     complete: bool
 
@@ -57,8 +53,8 @@ def purge(db: api.Database, before: datetime.datetime,
           max_rows: int | None = None) -> Purged:
     """Delete events, ended assignments and usage that are older than a date.
 
-    So are notifications that wait, which matters once they are turned off.
-    Usage stays until it was exported. The UUIDs of assignments stay known to
+    Events stay until their notifications were sent, and usage until it was
+    exported. The UUIDs of assignments stay known to
     hosts that were away since then, and may still have them in their books.
     The last assignment of each device stays, since a cleaning refers to it;
     and the last one that was activated, since a guest had the device.
@@ -69,13 +65,11 @@ def purge(db: api.Database, before: datetime.datetime,
     """
     left = max_rows
     numbers = []
-    for chunk in (_purge_events, _purge_assignments, _purge_usages,
-                  _purge_notifications):
+    for chunk in (_purge_events, _purge_assignments, _purge_usages):
         numbers.append(_repeat(db, chunk, before, left))
         left = None if left is None else left - numbers[-1]
-    events, assignments, usages, notifications = numbers
+    events, assignments, usages = numbers
     return Purged(events=events, assignments=assignments, usages=usages,
-                  notifications=notifications,
                   unexported=_unexported(db, before),
                   complete=left is None or left > 0)
 
@@ -95,8 +89,7 @@ def purge_old(db: api.Database, days: int) -> None:
         LOG.exception('Cannot delete what is older than [gpgpu_conductor] '
                       'history_days')
     else:
-        if purged.events or purged.assignments or purged.usages or (
-                purged.notifications):
+        if purged.events or purged.assignments or purged.usages:
             LOG.info('Deleted what is older than %(days)d days: %(purged)s',
                      {'days': days, 'purged': purged})
 
@@ -126,7 +119,9 @@ def _purge_events(session: orm.Session, *, before: datetime.datetime,
                   size: int) -> int:
     events = event_db.TABLE
     return _delete(
-        session, events, sa.select(events.c.id).where(events.c.at < before)
+        session, events, sa.select(events.c.id)
+        .where(events.c.at < before, ~sa.exists().where(
+            event_db.UNSENT.c.event_id == events.c.id))
         .order_by(events.c.at).limit(size))
 
 
@@ -172,16 +167,6 @@ def _purge_usages(session: orm.Session, *, before: datetime.datetime,
                ~sa.exists().where(
                    tables.ASSIGNMENTS.c.uuid == _USAGES.c.assignment_uuid))
         .order_by(_USAGES.c.ended_at).limit(size))
-
-
-def _purge_notifications(session: orm.Session, *, before: datetime.datetime,
-                         size: int) -> int:
-    waiting = outbox.TABLE
-    return _delete(
-        session, waiting, sa.select(waiting.c.id)
-        .where(waiting.c.created_at
-               < before.replace(tzinfo=datetime.UTC).timestamp())
-        .order_by(waiting.c.id).limit(size))
 
 
 def _host_knows_end(is_host: sa.ColumnElement[bool],

@@ -176,7 +176,7 @@ def end(session: orm.Session, uuids: Collection[str], at: datetime.datetime,
     # end from before its start.
     since = (_NOT_ALIVE if alive_since is None
              else min(_whole(alive_since), whole))
-    if outbox.is_enabled(session):
+    if notification_db.is_enabled(session):
         _notify_of_end(session, uuids, whole, since)
     session.execute(_END, {
         'uuids': sorted(uuids), 'at': whole, 'alive_since': since})
@@ -193,7 +193,7 @@ def resume(session: orm.Session, host_id: int,
         _SUSPENDED, {'uuids': list(uuids), 'host_id': host_id}).all()
     if found:
         uuids = sorted(row.assignment_uuid for row in found)
-        if outbox.is_enabled(session):
+        if notification_db.is_enabled(session):
             _notify_of_gaps(session, [
                 ({**row, 'ended_at': None}, row['ended_at'])
                 for row in _locked(session, uuids) if row['ended_at']])

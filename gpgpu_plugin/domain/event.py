@@ -9,13 +9,14 @@ Kind = typing.Literal[
     'abort', 'accept', 'activate', 'adopt', 'adopt_failed', 'allocation_found',
     'allocation_lost', 'appeared', 'claim', 'claim_denied', 'clean',
     'clean_failed', 'clean_interrupted', 'clean_passed', 'clean_started',
-    'confirm', 'disable', 'distrust', 'drain', 'enable', 'filter_refused',
+    'confirm', 'disable', 'distrust', 'drain', 'enable', 'exists',
+    'filter_refused',
     'group_set', 'health', 'host_delete', 'isolate', 'missing', 'moved',
     'no_candidate',
     'operator_end', 'operator_release', 'quarantine', 'release', 'repair',
     'replace', 'restored', 'retire', 'returned', 'session', 'swapped',
     'takeover', 'type_disable', 'type_enable', 'undrain', 'unisolate',
-    'variant_create', 'variant_delete', 'variant_set']
+    'update', 'usage', 'variant_create', 'variant_delete', 'variant_set']
 
 KINDS: tuple[str, ...] = typing.get_args(Kind)
 """All kinds, in the order of their names."""

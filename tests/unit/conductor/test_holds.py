@@ -10,8 +10,8 @@ from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import hold
+from tests.fixtures import notified
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
 
@@ -77,9 +77,8 @@ class HoldTest(test_cleaning.CleaningCase):
             self.call(holds.add, kind, 'why')
             self.call(holds.remove, {kind}, 'op')
             self.clean_all()
-        with self.db.reader() as session:
-            found = [row.message['payload']['gpgpu_object.data']
-                     for row in outbox.waiting(session, 100)]
+        found = [message['payload']['gpgpu_object.data']
+                 for message in notified.messages(self.db)]
         self.assertEqual(
             [('available', 'quarantined'), ('quarantined', 'dirty'),
              ('dirty', 'cleaning'), ('cleaning', 'available')] * 3,

@@ -161,6 +161,16 @@ class SendTest(NotifierCase):
 
 class DropTest(NotifierCase):
 
+    def test_notification_that_is_too_large_is_dropped_alone(self):
+        self.write(1, detail='x' * outbox.MOST_BYTES)
+        self.write(1, first=1)
+        self.subject.run_once()
+        self.assertEqual(['i1'], self.broker.got)
+        self.assertEqual((1, 1), (self.broker.dropped,
+                                  self.broker.published_))
+        self.assertIn('have more than 262144 bytes', self.log.output)
+        self.assertEqual([], self.waiting())
+
     def test_oldest_above_the_limit_are_dropped(self):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.outbox.CHUNK', 2))

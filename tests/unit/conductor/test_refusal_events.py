@@ -304,7 +304,7 @@ class FailureTest(RefusalCase):
         store = event_db.store
 
         def fail(session, rows):
-            if any(row['instance_uuid'] == 'bad' for row in rows):
+            if any(row['instance_uuid'] == 'bad' for row, _ in rows):
                 raise oslo_db_exception.DBDataError()
             return store(session, rows)
         with fixtures.MockPatchObject(event_db, 'store', fail):

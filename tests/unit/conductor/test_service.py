@@ -13,8 +13,9 @@ from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import operator_calls
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db import outbox
+from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -91,7 +92,7 @@ class NotifierTest(base.BaseTestCase):
 
     def written(self):
         with self.db.writer() as session:
-            return outbox.is_enabled(session)
+            return notification_db.is_enabled(session)
 
     def test_without_a_driver_nothing_is_written(self):
         conductor = service.ConductorService(self.conf, database=self.db)
@@ -109,7 +110,7 @@ class NotifierTest(base.BaseTestCase):
         conductor = self.make('test')
         self.assertTrue(self.written())
         with self.db.writer() as session:
-            outbox.add(session, [test_outbox.refusal()])
+            event_db.store(session, [test_outbox.refusal()])
         conductor.start()
         self.assertTrue(patience.wait_until(
             lambda: len(_impl_test.NOTIFICATIONS) == 1))

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import usage_audit
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.domain import audit
 from tests.fixtures import clocks
@@ -35,7 +36,7 @@ class UsageAuditTest(base.ConductorTestCase):
     def run_at(self, at, period=_Period.HOUR):
         """Return instance, hour and seconds of what is notified."""
         with self.db.writer() as session:
-            session.execute(sa.delete(outbox.TABLE))
+            session.execute(sa.delete(event_db.UNSENT))
         self.now = at
         usage_audit.run(self.db, period)
         return [(data['instance_uuid'], int(
@@ -79,7 +80,7 @@ class UsageAuditTest(base.ConductorTestCase):
         stops = iter([False, True])
         self.now = NOON + HOUR + 2 * MINUTE
         with self.db.writer() as session:
-            session.execute(sa.delete(outbox.TABLE))
+            session.execute(sa.delete(event_db.UNSENT))
         usage_audit.run(self.db, _Period.HOUR, lambda: next(stops))
         self.assertEqual(['assignment.exists'] * 2, notified.types(self.db))
         self.assertEqual(['i2', 'i3'], [

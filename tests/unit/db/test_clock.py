@@ -113,7 +113,7 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
             'assignments.claimed_at', 'assignments.ended_at',
             'assignments.lease_expires_at', 'usages.began_at',
             'usages.ended_at', 'events.at', 'caller_keys.created_at',
-            'notifications.created_at', 'counted_instances.at'}, set(found))
+            'counted_instances.at'}, set(found))
 
     def test_clock_of_a_conductor_that_is_ahead(self):
         self.check(3600)

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage as usage_db
@@ -27,7 +28,7 @@ class NotificationCase(base.ConductorTestCase):
         """Return the types that were written since the last call."""
         found = notified.types(self.db)
         with self.db.writer() as session:
-            session.execute(sa.delete(outbox.TABLE))
+            session.execute(sa.delete(event_db.UNSENT))
         return found
 
     def data(self, number=-1):
@@ -105,7 +106,8 @@ class LifeTest(NotificationCase):
         with self.statements() as statements:
             self.boot()
         self.assertEqual([], [statement for statement in statements
-                              if 'notification' in statement])
+                              if 'unsent' in statement])
+        self.assertEqual([], self.new())
 
 
 class UsageTest(NotificationCase):
@@ -171,6 +173,7 @@ class RolledBackTest(NotificationCase):
 
         def change(session):
             usage_db.end(session, [granted.assignments[0].uuid], NOW)
+            event_db.write(session)
             found['before'] = outbox.number(session)
             raise ValueError
         self.assertRaises(ValueError, self.db.write, change)

@@ -75,14 +75,17 @@ class PurgeTest(base.ConductorTestCase):
     def purge(self, days=-1, **kwargs):
         return purge.purge(self.db, self.now - days * DAY, **kwargs)
 
-    def test_old_notifications_that_were_not_sent_go(self):
+    def test_events_stay_until_their_notifications_were_sent(self):
         self.db.publish_as('gpgpu-conductor:c1')
         self.life(3)
-        written = self.count(outbox.TABLE)
-        self.assertGreater(written, 5)
-        self.assertEqual(0, self.purge(days=1).notifications)
-        self.assertEqual(written, self.purge().notifications)
-        self.assertEqual(0, self.count(outbox.TABLE))
+        waiting = self.count(event_db.UNSENT)
+        self.assertGreater(waiting, 3)
+        self.purge()
+        self.assertEqual(waiting, self.count(event_db.TABLE))
+        with self.db.writer() as session:
+            outbox.delete(session, outbox.waiting(session, 100))
+        self.assertEqual(waiting, self.purge().events)
+        self.assertEqual(0, self.count(event_db.TABLE))
 
     def left(self):
         with self.db.reader() as session:

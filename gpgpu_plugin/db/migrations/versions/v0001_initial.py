@@ -38,7 +38,7 @@ def upgrade() -> None:
     _caller_keys()
     _executed_calls()
     _clouds()
-    _notifications()
+    _unsent()
     _notification_states()
     _request_kinds()
     _counted_instances()
@@ -557,7 +557,11 @@ def _events() -> None:
                   comment='Further information for operators.'),
         sa.Column('count', sa.Integer(), nullable=False,
                   comment='How many refusals the row stands for.'),
-        sa.PrimaryKeyConstraint('id', name='pk_events'))
+        sa.Column('notifications', _LONG_TEXT,
+                  comment='JSON of the messages that publish it, with the '
+                          'facts of then; NULL: there are none.'),
+        sa.PrimaryKeyConstraint('id', name='pk_events'),
+        sqlite_autoincrement=True)
     ddl.create_index('ix_events_at', 'events', ['at'])
     ddl.create_index('ix_events_device_uuid', 'events', ['device_uuid'])
     ddl.create_index('ix_events_host_id', 'events', ['host', 'id'])
@@ -662,20 +666,14 @@ def _clouds() -> None:
             id=1, uuid=str(uuid.uuid4())))
 
 
-def _notifications() -> None:
+def _unsent() -> None:
     ddl.create_table(
-        'notifications',
-        sa.Column('id', sa.Integer(), nullable=False),
-        sa.Column('message_id', _UUID, nullable=False,
-                  comment='Identifies it for consumers, who may get it '
-                          'twice.'),
-        sa.Column('created_at', sa.Double(), nullable=False,
-                  comment='When the change was made, in seconds since the '
-                          'epoch.'),
-        sa.Column('message', _LONG_TEXT, nullable=False,
-                  comment='JSON of the message.'),
-        sa.PrimaryKeyConstraint('id', name='pk_notifications'),
-        sa.UniqueConstraint('message_id', name='uq_notifications_message_id'))
+        'unsent',
+        sa.Column('event_id', sa.Integer(), nullable=False,
+                  autoincrement=False,
+                  comment='Event of which the broker has not confirmed all '
+                          'notifications.'),
+        sa.PrimaryKeyConstraint('event_id', name='pk_unsent'))
 
 
 def _notification_states() -> None:
@@ -687,9 +685,6 @@ def _notification_states() -> None:
         sa.Column('sends_until', sa.Double(),
                   comment='Until when that conductor sends, in seconds '
                           'since the epoch.'),
-        sa.Column('dropped', sa.BigInteger(), nullable=False,
-                  comment='Number of notifications that were deleted '
-                          'unsent, because too many waited.'),
         sa.Column('audited_until', sa.DateTime(),
                   comment='End of the last period of which all "exists" '
                           'notifications were written (UTC); NULL before '
@@ -704,8 +699,7 @@ def _notification_states() -> None:
                   comment='End of a period of which some notifications were '
                           'written (UTC); NULL: there is none.'),
         sa.PrimaryKeyConstraint('name', name='pk_notification_states'))
-    ddl.insert_row('notification_states', name='all', dropped=0,
-                   audited_usage_id=0)
+    ddl.insert_row('notification_states', name='all', audited_usage_id=0)
 
 
 def _request_kinds() -> None:
