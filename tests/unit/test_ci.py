@@ -145,6 +145,17 @@ class DueTest(base.BaseTestCase):
                 self.assertTrue(re.search(part, files, re.M), (name, part))
 
 
+class SlowTest(base.BaseTestCase):
+
+    def test_slow_modules_exist(self):
+        folder = test_meta.TOP / 'tests/functional'
+        modules = {rf'functional\.{path.stem}\.'
+                   for path in folder.glob('test_*.py')}
+        lines = (folder / 'slow.txt').read_text().splitlines()
+        self.assertEqual(
+            set(), {line for line in lines if line[0] != '#'} - modules)
+
+
 def _lives(pid):
     """Return whether a process exists and is no zombie."""
     found = subprocess.run(['ps', '-o', 'stat=', '-p', str(pid)], text=True,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import typing
 
 from tests.fixtures import vgpu_cloud
+from tests.functional import test_failed_moves
+from tests.functional import test_killed
 from tests.functional import test_moves
 from tests.functional import test_operations
-from tests.functional_more import test_failed_moves
-from tests.functional_more import test_killed
 
 
 @vgpu_cloud.only(
