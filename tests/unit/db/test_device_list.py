@@ -5,12 +5,17 @@ import collections
 import itertools
 import uuid
 
+import sqlalchemy as sa
+
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import gauges
+from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from tests.fixtures import rows
@@ -37,7 +42,7 @@ class ShownStateTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         base.hosts.store(self.db, base.scan(base.EIGHT[:1]))
-        self.expected = {}
+        self.expected, self.rows, self.holds = {}, [], []
         with self.db.writer() as session:
             self.host = host_db.get(session, 'h1')
             if self.restored:
@@ -46,39 +51,43 @@ class ShownStateTest(base.ConductorTestCase):
             for state, flags in itertools.product(
                     device_rules.DeviceState, FLAGS):
                 if state is not device_rules.DeviceState.AVAILABLE:
-                    self._gpu(session, state, flags, ())
+                    self._gpu(state, flags, ())
             for flags, states in itertools.product(FLAGS, CHILDREN):
-                self._gpu(session, device_rules.DeviceState.AVAILABLE,
-                          flags, states)
+                self._gpu(device_rules.DeviceState.AVAILABLE, flags, states)
+            session.execute(sa.insert(tables.DEVICES), self.rows)
+            hold_db.store(session, (), self.holds, clock.utc(session))
 
-    def _gpu(self, session, state, flags, children):
+    def _gpu(self, state, flags, children):
         holds, present, managed = flags
         name = f'{state} {flags} {", ".join(children)}'
-        gpu = self._row(session, None, state, holds, present, managed, name)
+        gpu = self._row(None, state, holds, present, managed, name)
         for child in children:
             is_held = child == device_rules.QUARANTINED
-            self._row(session, gpu.id, 'available' if is_held else child,
+            self._row(gpu, 'available' if is_held else child,
                       [hold.HoldKind.FAILED] if is_held else [], True, True)
         # One that is in no group does not count.
-        self._row(session, gpu.id, device_rules.DeviceState.ASSIGNED, [],
-                  True, False)
+        self._row(gpu, device_rules.DeviceState.ASSIGNED, [], True, False)
         self.expected[name] = device_rules.shown_state(
             state, holds=holds, present=present, managed=managed,
             children=[device_rules.own_state(child, holds)
                       for child in children], restored=self.restored)
 
-    def _row(self, session, parent_id, state, holds, present, managed,
-             name=None):
+    def _row(self, parent_id, state, holds, present, managed, name=None):
+        # The GPU that the host reported has a lower id.
+        device_id = 1000 + len(self.rows)
         unique = str(uuid.uuid4())
-        row = db_base.device(
+        values = vars(db_base.device(
             unique, stable_id=name or unique, host_id=self.host.id,
             group_id=self.group.id if managed else None,
             parent_id=parent_id, state=str(state),
-            kind='pci' if parent_id is None else 'mdev', present=present)
-        row.insert(session)
-        for kind in holds:
-            rows.hold(session, row.id, kind, None)
-        return row
+            kind='pci' if parent_id is None else 'mdev', present=present))
+        self.rows.append({'id': device_id, **{
+            column: value for column, value in values.items()
+            if column in tables.DEVICES.c}})
+        self.holds += [hold_db.Hold(
+            0, device_id, None, str(kind), None, None, None)
+            for kind in holds]
+        return device_id
 
     def listed(self, **kwargs):
         with self.db.reader() as session:
