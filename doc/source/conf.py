@@ -3,9 +3,14 @@
 
 import re
 
+from cliff import sphinxext
 from docutils import nodes
 
 from gpgpu_plugin import version as plugin_version
+from gpgpu_plugin.cmd import commands
+
+# The plugin's commands are no entry points.
+sphinxext.commandmanager.CommandManager = commands.CommandManager
 
 project = 'gpgpu_plugin'
 author = 'The gpgpu_plugin authors'
@@ -38,6 +43,7 @@ autoprogram_cliff_ignored = [
 man_pages = [
     (f'cli/{name}', name, description, author, 8) for name, description in (
         ('gpgpu-conductor', 'serve GPUs to computes and operators'),
+        ('gpgpu-host', 'prepare and examine the PCI devices of a machine'),
         ('gpgpu-manage', 'manage GPUs of an OpenStack Nova cloud'),
         ('gpgpu-nova-compute', 'run nova-compute with the GPU driver'),
         ('gpgpu-status', 'check a cloud before and after an upgrade'))]

@@ -14,8 +14,8 @@ from cliff import app as cliff_app
 from cliff import command as cliff_command
 
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import errors
-from gpgpu_plugin.cmd import examples
 
 # For annotations alone: most commands need neither.
 if typing.TYPE_CHECKING:
@@ -44,16 +44,16 @@ class _Formatter(_argparse.SmartHelpFormatter):
     """Formatter of paragraphs, and of examples, a line each."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        heading, found, rest = text.partition(examples.HEADING)
+        heading, found, rest = text.partition(commands.HEADING)
         if heading or not found:
             return '\n\n'.join(
                 super(_Formatter, self)._fill_text(part, width, indent)
                 for part in text.split('\n\n'))
-        return f'{examples.HEADING[:-1]}{rest}\n'
+        return f'{commands.HEADING[:-1]}{rest}\n'
 
 
 class Command(cliff_command.Command):
-    """Base of every cliff command of gpgpu-manage.
+    """Base of every command of gpgpu-manage and gpgpu-host.
 
     :cvar failure_code: exit code if it is refused or fails
     """
@@ -66,8 +66,7 @@ class Command(cliff_command.Command):
         """Return a parser whose help has the examples of the command."""
         parser = super().get_parser(prog_name)
         parser.formatter_class = _Formatter
-        parser.epilog = examples.epilog(
-            prog_name.removeprefix(f'{examples.PROGRAM} '))
+        parser.epilog = commands.epilog(prog_name)
         return parser
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-manage host designate``, ``undesignate``, ``show-designated``.
+"""``gpgpu-host designate``, ``undesignate`` and ``designated``.
 
 They change the machine that they run on, and need root but no service.
 """
@@ -42,7 +42,7 @@ class _Local(base.Command, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             'device', help='address or ID of any function of the card, as '
-                           'in "gpgpu-manage pci list"')
+                           'in "gpgpu-host list"')
         return parser
 
     def say(self, card: Iterable[pci.PCIFunction], what: str) -> None:
@@ -52,7 +52,7 @@ class _Local(base.Command, command.Command):
                   f'{what}', file=self.app.stdout)
 
 
-class HostDesignate(_Local):
+class Designate(_Local):
     """Bind a card of this machine to VFIO drivers, now and at every boot."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ class HostDesignate(_Local):
                  'is designated for passthrough')
 
 
-class HostUndesignate(configuration.Command, _Local):
+class Undesignate(configuration.Command, _Local):
     """Return a clean card of this machine to the drivers of the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -87,7 +87,7 @@ class HostUndesignate(configuration.Command, _Local):
         return path
 
 
-class HostShowDesignated(base.Command, lister.Lister):
+class Designated(base.Command, lister.Lister):
     """List the designated PCI functions of this machine."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:

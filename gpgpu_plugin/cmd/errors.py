@@ -11,7 +11,7 @@ from __future__ import annotations
 from gpgpu_plugin import exception
 
 _LISTS = {
-    'PCI function': 'pci list',
+    'PCI function': 'list',
     'active assignment': 'assignment list',
     'assignment': 'assignment list',
     'assignment of instance': 'assignment list',
@@ -37,12 +37,12 @@ def message(exc: Exception) -> str:
     return f'{type(exc).__name__}: {first_line(exc)}'
 
 
-def hint(exc: Exception) -> str:
+def hint(exc: Exception, program: str) -> str:
     """Return which command lists what an error does not find, if one does."""
     kind = exc.kwargs.get('kind') if isinstance(
         exc, exception.NotFound) else None
     command = _LISTS.get(str(kind))
-    return f'; see "gpgpu-manage {command}"' if command else ''
+    return f'; see "{program} {command}"' if command else ''
 
 
 def first_line(value: object) -> str:

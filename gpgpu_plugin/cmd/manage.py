@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpgpu-manage, the operator's program.
+"""gpgpu-manage, the operator's program, and gpgpu-host, that of a machine.
 
-Its commands are entry points of the namespace ``gpgpu_manage``, one module per
-noun. Only the module of the command that runs is imported, with the modules
-that it needs (cmd.configuration, cmd.reach). This module turns every error
-into one line on stderr and an exit code.
+Their commands are in cmd.commands, one module per noun. Only the module of the
+command that runs is imported, with the modules that it needs
+(cmd.configuration, cmd.reach). This module turns every error into one line on
+stderr and an exit code.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import logging
 import os
@@ -19,6 +20,7 @@ import typing
 from collections.abc import Callable
 from collections.abc import Sequence
 
+from autopage import argparse as autopage
 from cliff import help as cliff_help
 
 from gpgpu_plugin import version
@@ -33,12 +35,21 @@ if typing.TYPE_CHECKING:
 
     _Connect = Callable[..., openstack.connection.Connection]
 
-NAMESPACE = 'gpgpu_manage'
+
+class Help(cliff_help.HelpCommand):
+    """Print the help of a command, or the list of all commands."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        if parsed_args.cmd:
+            return super().take_action(parsed_args)
+        typing.cast(ManageApp, self.app).print_help()
+        return 0
 
 
 class ManageApp(base.Application):
-    """The cliff application.
+    """The cliff application of gpgpu-manage.
 
+    :cvar DESCRIPTION: of the program, for its help
     :param conf: configuration of a process that runs the conductor itself;
         None for a process of its own, which reads files
     :param connect: function that connects to a cloud; None for
@@ -46,6 +57,7 @@ class ManageApp(base.Application):
     """
 
     NAME = 'gpgpu-manage'
+    DESCRIPTION = 'Manage GPUs of an OpenStack Nova cloud'
     DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self, conf: cfg.ConfigOpts | None = None,
@@ -53,10 +65,11 @@ class ManageApp(base.Application):
         self.given_conf = conf
         self.connect = connect
         super().__init__(
-            description='Manage GPUs of an OpenStack Nova cloud',
-            version=version.VERSION,
-            command_manager=commands.CommandManager(NAMESPACE),
+            description=self.DESCRIPTION, version=version.VERSION,
+            command_manager=commands.CommandManager(self.NAME),
             stdout=sys.stdout, stderr=sys.stderr, deferred_help=True)
+        self.command_manager.commands.pop('help')
+        self.command_manager.add_command('help', Help)
 
     def build_option_parser(
             self, description: str | None, version: str | None,
@@ -72,12 +85,16 @@ class ManageApp(base.Application):
         parser.add_argument(
             '--config-dir', action='append', metavar='DIR',
             help='directory of configuration files, repeatable')
+        self.add_options(parser)
+        return parser
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options that gpgpu-host does not have."""
         parser.add_argument(
             '--os-cloud', default=os.environ.get('OS_CLOUD'), metavar='NAME',
             help='cloud in clouds.yaml, for "flavor set", "flavor unset", '
                  '"doctor", "why-not", "what-if drain" and names of servers '
                  '(env: OS_CLOUD)')
-        return parser
 
     def configure_logging(self) -> None:
         """Log warnings to stderr, except those of libraries.
@@ -91,7 +108,33 @@ class ManageApp(base.Application):
 
     def interact(self) -> None:
         """Refuse a call without a command; cliff would start a shell."""
-        self.parser.error('a command is required; see gpgpu-manage --help')
+        self.parser.error(f'a command is required; see {self.NAME} --help')
+
+    def print_help_if_requested(self) -> None:
+        """Print the help, and end, if an option asks for it."""
+        if self.options.deferred_help:
+            self.print_help()
+            raise cliff_help.HelpExit
+
+    def print_help(self) -> None:
+        """Print the options, and the commands by what they are about."""
+        groups = commands.PROGRAMS[self.NAME]
+        width = max(len(name) for group in groups.values() for name in group)
+        with autopage.help_pager(self.stdout) as out:
+            self.parser.print_help(out)
+            for heading, group in groups.items():
+                out.write(f'\n{heading}:\n')
+                for name in sorted(group):
+                    out.write(f'  {name:<{width}}  {self._described(name)}\n')
+
+    def _described(self, name: str) -> str:
+        """Return the first sentence about a command."""
+        try:
+            factory = self.command_manager.commands[name].load()
+        # A dependency of the command is not installed.
+        except ImportError as exc:
+            return f'(cannot be loaded: {exc})'
+        return factory(self, None).get_description().partition('\n')[0]
 
     def run_subcommand(self, argv: list[str]) -> int:
         """Run a command and return the exit code.
@@ -122,7 +165,7 @@ class ManageApp(base.Application):
                 (command.explain(exc), command.failure_code)
                 if isinstance(command, base.Command)
                 else (errors.message(exc), 1))
-            return self._fail(exc, text + errors.hint(exc), code)
+            return self._fail(exc, text + errors.hint(exc, self.NAME), code)
 
     def _fail(self, exc: Exception, text: str, code: int) -> int:
         if self.options.debug:
@@ -133,18 +176,32 @@ class ManageApp(base.Application):
 
 def _unknown(manage: ManageApp, argv: list[str]) -> str:
     if argv[0].startswith('-'):
-        return (f'option {argv[0]} is not one of gpgpu-manage itself; those '
-                f'of a command come after its name, as in "gpgpu-manage host '
-                f'list -f json"')
-    words = itertools.takewhile(lambda word: not word.startswith('-'), argv)
-    similar = manage.get_fuzzy_matches(argv[0])
-    return (f'unknown command "{" ".join(words)}"; '
-            + (f'did you mean one of: {", ".join(similar)}' if similar
-               else 'see gpgpu-manage --help'))
+        return (f'option {argv[0]} is not one of {manage.NAME} itself; those '
+                f'of a command come after its name, as in "{manage.NAME} list '
+                f'-f json"')
+    name = ' '.join(itertools.islice(itertools.takewhile(
+        lambda word: not word.startswith('-'), argv), 2))
+    known = [found for found, _ in manage.command_manager]
+    similar = [found for found in known if found.startswith(
+        f'{argv[0]} ')] or difflib.get_close_matches(name, known)
+    return f'unknown command "{name}"; ' + (
+        f'did you mean one of: {", ".join(similar)}' if similar
+        else f'see {manage.NAME} --help')
+
+
+class HostApp(ManageApp):
+    """The cliff application of gpgpu-host."""
+
+    NAME = 'gpgpu-host'
+    DESCRIPTION = 'Prepare and examine the PCI devices of this machine'
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add none, since this program asks no cloud."""
 
 
 def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,
-        connect: _Connect | None = None) -> int:
+        connect: _Connect | None = None,
+        program: type[ManageApp] = ManageApp) -> int:
     """Run one command in this process.
 
     :param conf: see ManageApp
@@ -153,14 +210,19 @@ def run(argv: Sequence[str], conf: cfg.ConfigOpts | None = None,
         what the command itself defines
     """
     try:
-        return int(ManageApp(conf, connect).run(list(argv)) or 0)
+        return int(program(conf, connect).run(list(argv)) or 0)
     except SystemExit as exc:
         return int(exc.code or 0)
 
 
 def main() -> int:
-    """Run the command of the command line."""
+    """Run the command of gpgpu-manage's command line."""
     return run(sys.argv[1:])
+
+
+def host_main() -> int:
+    """Run the command of gpgpu-host's command line."""
+    return run(sys.argv[1:], program=HostApp)
 
 
 if __name__ == '__main__':

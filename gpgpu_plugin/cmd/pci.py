@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-manage pci``: list and record the PCI functions of this host.
+"""``gpgpu-host list`` and ``record``: the PCI functions of this host.
 
 No service is needed. Which instance uses a function is in the files of
 nova-compute; only the list of this host itself loads what reads them.
@@ -72,7 +72,7 @@ class PCIList(base.Command, lister.Lister):
         _add_root(where)
         where.add_argument(
             '--machine', metavar='FILE',
-            help='read a file that "gpgpu-manage pci record" wrote on '
+            help='read a file that "gpgpu-host record" wrote on '
                  'another host, or the fake machine of this name')
         parser.add_argument(
             '--text', action='store_true',
@@ -83,7 +83,7 @@ class PCIList(base.Command, lister.Lister):
         scan = (_scan_machine(parsed_args.machine) if parsed_args.machine
                 else _scan(parsed_args.sysfs_root))
         for problem in scan.problems:
-            self.app.stderr.write(f'gpgpu-manage: {problem}\n')
+            self.note(problem)
         instance_of = self._instance_of(parsed_args)
         self._rows = [
             {name: getattr(function,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances that use the PCI functions of this machine, for ``pci list``."""
+"""Instances that use the PCI functions of this machine."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _OPTIONS = {'trait': 'traits', 'link-partitions': 'link_partitions', **{
 """Fields that can be unset, by option."""
 _HELP = {
     'vendor': 'PCI ID of the vendor, 4 hex digits (10de is NVIDIA)',
-    'device': 'PCI ID of the device, 4 hex digits; see "pci list"',
+    'device': 'PCI ID of the device, 4 hex digits; see "gpgpu-host list"',
     'subsystem_vendor': 'PCI ID of the board\'s vendor, 4 hex digits '
                         '(default: any)',
     'subsystem': 'PCI ID of the board, 4 hex digits; needs '

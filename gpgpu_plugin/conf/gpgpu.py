@@ -293,7 +293,7 @@ FAKE_OPTS = [
         'machine', default='hgx-h100-8',
         help='Machine that each host pretends to be: the name of one in '
              'gpgpu_plugin.host.fake.machines, or the path of a file that '
-             '"gpgpu-manage pci record" wrote.'),
+             '"gpgpu-host record" wrote.'),
     cfg.DictOpt(
         'machines', default={},
         help='Machines of individual hosts, by the name of the nova-compute '

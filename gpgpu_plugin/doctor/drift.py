@@ -166,14 +166,13 @@ FOUND_BY_HOST: tuple[Kind, ...] = (
          meaning='A GPU that is offered is bound to a VFIO driver, and it is '
                  'not designated for guests at boot.',
          advice='Another service or person bound it, and may give it to a '
-                'guest. If it is meant to stay so, run "gpgpu-manage host '
-                'designate" on the host, else "gpgpu-manage host undesignate"'
-                ),
+                'guest. If it is meant to stay so, run "gpgpu-host '
+                'designate" on the host, else "gpgpu-host undesignate"'),
     Kind(name='designated_device_unmanaged', severity=_WARNING,
          meaning='A GPU is designated for guests at boot, and the conductor '
                  'offers it in no variant.',
          advice='Create a variant that matches it, or give it back with '
-                '"gpgpu-manage host undesignate" on the host'),
+                '"gpgpu-host undesignate" on the host'),
     Kind(name='host_not_examined', severity=_UNKNOWN,
          meaning='A host did not answer, or could not examine itself.',
          advice='Nothing is concluded from silence. Start nova-compute '

@@ -21,7 +21,6 @@ from gpgpu_plugin import nvidia
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import doctor
-from gpgpu_plugin.cmd import examples
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import knobs
@@ -78,16 +77,15 @@ class TestCommandLine(base.BaseTestCase):
     """The reference of the command line, of which Sphinx makes the rest."""
 
     def test_every_command_is_in_the_reference_once(self):
-        patterns = re.findall(
-            r'\.\. autoprogram-cliff:: gpgpu_manage\n'
-            r'   :application: gpgpu-manage\n   :command: (.+)\n',
-            test_meta.doc('cli/gpgpu-manage.rst'))
-        self.assertIn('device *', patterns)
-        names = [name for name, _ in commands.CommandManager(
-            manage.NAMESPACE)]
-        self.assertEqual(dict.fromkeys(names, 1), {
-            name: sum(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-            for name in names})
+        for program in commands.PROGRAMS:
+            patterns = re.findall(
+                rf'\.\. autoprogram-cliff:: {program}\n'
+                rf'   :application: {program}\n   :command: (.+)\n',
+                test_meta.doc(f'cli/{program}.rst'))
+            names = [name for name, _ in commands.CommandManager(program)]
+            self.assertEqual(dict.fromkeys(names, 1), {
+                name: sum(fnmatch.fnmatch(name, pattern)
+                          for pattern in patterns) for name in names})
 
     def test_every_program_has_a_manual_page(self):
         programs = {name for group, name, _ in test_meta.entry_points()
@@ -111,20 +109,22 @@ class TestCommandLine(base.BaseTestCase):
 
 
 PROMPT = re.compile(
-    r'^ *[$#] (gpgpu-manage (?:[^\\\n]|\\\n|\\.)*)', re.MULTILINE)
+    r'^ *[$#] (gpgpu-(?:manage|host) (?:[^\\\n]|\\\n|\\.)*)', re.MULTILINE)
 """A command behind a prompt, with the lines that continue it."""
 
 
 def shown_commands(page: str) -> list[list[str]]:
-    """Return the arguments of each gpgpu-manage in the blocks of a page."""
+    """Return the words of each command in the blocks of a page."""
     return [
-        shlex.split(re.split(r' [|>] ', text.replace('\\\n', ' '))[0])[1:]
+        shlex.split(re.split(r' [|>] ', text.replace('\\\n', ' '))[0])
         for text in PROMPT.findall(page)]
 
 
-def parse(arguments: list[str]) -> str | None:
-    """Return why gpgpu-manage refuses a command line, None if it parses."""
-    app = manage.ManageApp()
+def parse(words: list[str]) -> str | None:
+    """Return why a program refuses a command line, None if it parses."""
+    program, *arguments = words
+    app = (manage.HostApp if program == manage.HostApp.NAME
+           else manage.ManageApp)()
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
@@ -152,7 +152,7 @@ class TestCommandsOnPages(base.BaseTestCase):
 
     def test_command_that_does_not_exist_is_found(self):
         [arguments] = shown_commands('   $ gpgpu-manage device lost | sort\n')
-        self.assertEqual(['device', 'lost'], arguments)
+        self.assertEqual(['gpgpu-manage', 'device', 'lost'], arguments)
         self.assertIn('Unknown command', parse(arguments))
 
     def test_option_that_does_not_exist_is_found(self):
@@ -162,9 +162,10 @@ class TestCommandsOnPages(base.BaseTestCase):
 
     def test_examples_of_the_help_exist(self):
         self.assertEqual([], [
-            refused for name, lines in examples.EXAMPLES.items()
-            for line in lines
-            if (refused := parse([*name.split(), *shlex.split(line)]))])
+            refused for program in commands.PROGRAMS
+            for name, _ in commands.CommandManager(program)
+            for line in commands.examples(f'{program} {name}')
+            if (refused := parse(shlex.split(line)))])
 
 
 # Quoted on the page, but messages of Nova. "No valid host" is in the code,

@@ -13,6 +13,7 @@ from oslo_config import cfg
 from oslo_config import generator
 from oslotest import base
 
+from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request
@@ -191,10 +192,8 @@ class TestDocumentation(base.BaseTestCase):
                 self.assertIn(f'``{value}``', page)
 
     def test_commands(self):
-        """Each command of gpgpu-manage is in the operators' tour."""
+        """Each command is in the operators' tour."""
         page = doc('admin/operations.rst')
-        commands = [name.replace('_', ' ') for group, name, _
-                    in entry_points() if group == 'gpgpu_manage']
-        self.assertTrue(commands)
-        for command in commands:
-            self.assertRegex(page, rf'gpgpu-manage {command}\b')
+        for program in commands.PROGRAMS:
+            for name, _ in commands.CommandManager(program):
+                self.assertRegex(page, rf'{program} {name}\b')

@@ -82,20 +82,21 @@ class Fresh:
         said = self.program('gpgpu-manage', '--version').strip()
         claims.check(said == f'gpgpu-manage {self._version}',
                      f'gpgpu-manage --version says {said!r}')
-        for name in ('gpgpu-conductor', 'gpgpu-status'):
+        for name in ('gpgpu-conductor', 'gpgpu-host', 'gpgpu-status'):
             said = self.program(name, '--help')
             claims.check(said.startswith(f'usage: {name}'), said)
         said = self.program('gpgpu-manage', '--help')
-        claims.check('Could not' not in said and '  pci list ' in said, said)
-        said = self.program('gpgpu-manage', 'pci', 'list')
+        claims.check('cannot be loaded' not in said
+                     and '  host list ' in said, said)
+        said = self.program('gpgpu-host', 'list')
         claims.check('| address ' in said, said)
-        said = self.program('gpgpu-manage', 'pci', 'list', '--text',
-                            '--machine', 'hgx-h100-8')
+        said = self.program('gpgpu-host', 'list', '--text', '--machine',
+                            'hgx-h100-8')
         gpus = said.count('10de 2330 ')
         claims.check(gpus == 8, f'{gpus} GPUs in hgx-h100-8:\n{said}')
-        self.proved.append('gpgpu-manage --version, --help and pci list, '
-                           'gpgpu-conductor --help and gpgpu-status --help '
-                           'run')
+        self.proved.append('gpgpu-manage --version and --help, gpgpu-host '
+                           'list, gpgpu-conductor --help and gpgpu-status '
+                           '--help run')
 
     def _without_services(self) -> None:
         self._no_configuration()

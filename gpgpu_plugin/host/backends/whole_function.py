@@ -154,7 +154,7 @@ class WholeFunctionBackend(base.Backend):
         except exception.HostNotReady as exc:
             LOG.warning('Cannot record that %s had driver %s: %s. It stays '
                         'bound to VFIO after its cleaning; then run '
-                        '"gpgpu-manage host undesignate %s" to bind its '
+                        '"gpgpu-host undesignate %s" to bind its '
                         'driver again', function.address, function.driver,
                         exc, function.address)
 

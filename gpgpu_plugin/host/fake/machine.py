@@ -153,7 +153,7 @@ def _parse(name: str, text: str) -> Machine:
 def _invalid(name: str, reason: str) -> exception.Invalid:
     return exception.Invalid(
         field='machine', value=name,
-        expected=f'{reason}; name a file that "gpgpu-manage pci record" '
+        expected=f'{reason}; name a file that "gpgpu-host record" '
                  'wrote')
 
 

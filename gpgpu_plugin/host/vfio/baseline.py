@@ -207,7 +207,7 @@ class Baselines:
                 reason=f'the baseline of {stable_id} cannot be read: {exc}. '
                        f'Check the device, remove the file and release the '
                        f'device. If its card is not designated, run '
-                       f'gpgpu-manage host undesignate after the cleaning to '
+                       f'gpgpu-host undesignate after the cleaning to '
                        f'bind its own driver again') from None
 
     def _save(self, stable_id: str, baseline: _Baseline) -> None:

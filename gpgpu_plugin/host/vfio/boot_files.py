@@ -24,7 +24,7 @@ from gpgpu_plugin.host.discovery import vfio_drivers
 ETC = '/etc'
 RULES = 'udev/rules.d/71-gpgpu-plugin.rules'
 DRIVERCTL = '/usr/sbin/driverctl'
-_HEADER = '# Written by gpgpu-manage host designate.\n'
+_HEADER = '# Written by gpgpu-host designate.\n'
 _MARK = '# designated: '
 _STABLE_ID = re.compile(
     rf'/devices(/pci([0-9a-f]{{4,16}}:[0-9a-f]{{2}}|{pci.ACPI_NAME})'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base classes of tests of gpgpu-manage, with a conductor on SQLite."""
+"""Base classes of tests of commands, with a conductor on SQLite."""
 
 import contextlib
 import dataclasses
@@ -106,7 +106,7 @@ class CommandTestCase(base.BaseTestCase):
         """Return the only line on stderr of a command that is refused."""
         result = self.manage(*arguments, **kwargs)
         self.assertEqual((code, ''), (result.code, result.out), result.err)
-        self.assertRegex(result.err, r'\Agpgpu-manage: .+\n\Z')
+        self.assertRegex(result.err, r'\Agpgpu-(host|manage): .+\n\Z')
         self.assertNotIn('Traceback', result.err)
         return result.err
 
@@ -135,8 +135,8 @@ class ConfiguredTestCase(base.BaseTestCase):
             file.write('\n'.join(lines) + '\n')
         return path
 
-    def refused(self, *arguments, code=1):
-        result = run(*arguments)
+    def refused(self, *arguments, code=1, **kwargs):
+        result = run(*arguments, **kwargs)
         self.assertEqual((code, ''), (result.code, result.out))
         self.assertNotIn('Traceback', result.err)
         return result.err

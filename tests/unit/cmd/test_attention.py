@@ -6,14 +6,11 @@ import json
 import pathlib
 import shlex
 import time
-from importlib import metadata
 
 import fixtures
 import sqlalchemy as sa
 from oslotest import base as oslotest_base
 
-from gpgpu_plugin.cmd import attention as command
-from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import attention
@@ -43,13 +40,6 @@ class StatusTest(base.CommandTestCase):
 
     def setUp(self):
         super().setUp()
-        # Whether or not this checkout is the one that is installed.
-        known = [*metadata.entry_points(group=manage.NAMESPACE).select(),
-                 metadata.EntryPoint(
-                     'status', f'{command.__name__}:Status',
-                     manage.NAMESPACE)]
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.cmd.commands._entry_points', lambda _: known))
         self.answer(FIT)
 
     def answer(self, *answers):

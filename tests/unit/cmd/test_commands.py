@@ -2,22 +2,19 @@
 """Tests of commands, which are imported when they are called."""
 
 import sys
-from importlib import metadata
 
 import fixtures
 from oslotest import base
 
 from gpgpu_plugin.cmd import commands
-from gpgpu_plugin.cmd import complete
 from gpgpu_plugin.cmd import host
-from gpgpu_plugin.cmd import manage
 
 
 class CommandManagerTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.manager = commands.CommandManager(manage.NAMESPACE)
+        self.manager = commands.CommandManager('gpgpu-manage')
 
     def test_command_is_found_by_its_words(self):
         kind, name, rest = self.manager.find_command(
@@ -29,22 +26,26 @@ class CommandManagerTest(base.BaseTestCase):
         self.assertRaises(ValueError, self.manager.find_command,
                           ['host', 'paint'])
 
-    def test_every_entry_point_is_a_command(self):
+    def test_every_program_has_its_own_commands(self):
         self.assertEqual(
-            {point.name.replace('_', ' ') for point
-             in metadata.entry_points(group=manage.NAMESPACE)},
-            {name for name, _ in self.manager
-             if name != 'help'})
-        self.assertIs(complete.Complete, self.manager.find_command(
-            ['complete'])[0])
+            {'complete'}, dict(self.manager).keys() & dict(
+                commands.CommandManager('gpgpu-host')).keys())
 
     def test_command_that_is_not_called_is_not_imported(self):
-        point = metadata.EntryPoint(
-            'x_y', 'gpgpu_plugin.nowhere:XY', manage.NAMESPACE)
-        self.useFixture(fixtures.MockPatch(
-            'importlib.metadata.entry_points', return_value=[point]))
-        self.manager.load_commands('another')
-        self.assertIn('x y', dict(self.manager))
-        self.assertNotIn('gpgpu_plugin.nowhere', sys.modules)
-        self.assertRaises(ModuleNotFoundError, self.manager.find_command,
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.cmd.commands.PROGRAMS',
+            {'another': {'Any': {'x y': ('nowhere:XY', '')}}}))
+        manager = commands.CommandManager('another')
+        self.assertEqual(['x y'], [name for name, _ in manager])
+        self.assertNotIn('gpgpu_plugin.cmd.nowhere', sys.modules)
+        self.assertRaises(ModuleNotFoundError, manager.find_command,
                           ['x', 'y'])
+
+
+class EpilogTest(base.BaseTestCase):
+
+    def test_each_example_is_a_line(self):
+        expected = ['Example::', '', '    gpgpu-manage group show gpu1 H100']
+        for name in ('group show', 'gpgpu-manage group show'):
+            self.assertEqual(expected, commands.epilog(name).splitlines())
+        self.assertIsNone(commands.epilog('group'))

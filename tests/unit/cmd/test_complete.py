@@ -8,7 +8,6 @@ import subprocess
 from oslotest import base as oslo_base
 
 from gpgpu_plugin.cmd import commands
-from gpgpu_plugin.cmd import manage
 from tests.unit.cmd import base
 
 
@@ -43,7 +42,7 @@ class CompleteTest(oslo_base.BaseTestCase):
             self.bash('complete -p gpgpu-manage'))
 
     def test_every_command_is_completed_word_by_word(self):
-        for name, _ in commands.CommandManager(manage.NAMESPACE):
+        for name, _ in commands.CommandManager('gpgpu-manage'):
             words = name.split()
             for number, word in enumerate(words):
                 before = ' '.join(['gpgpu-manage', *words[:number]])
@@ -63,8 +62,10 @@ class CompleteTest(oslo_base.BaseTestCase):
 
     def test_arguments_may_be_files(self):
         name = pathlib.Path(__file__).name
-        self.assertEqual([], self.completed('gpgpu-manage pci record no-su'))
+        self.assertEqual([], self.completed(
+            'gpgpu-manage variant import no-su'))
         self.assertIn(name, self.bash(
             f'cd {shlex.quote(str(pathlib.Path(__file__).parent))}; set +eu; '
-            f'COMP_WORDS=(gpgpu-manage pci record test_comp); COMP_CWORD=3; '
+            f'COMP_WORDS=(gpgpu-manage variant import test_comp); '
+            f'COMP_CWORD=3; '
             f'_gpgpu_manage; echo "${{COMPREPLY[@]}}"'))

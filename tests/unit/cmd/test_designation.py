@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of ``host designate`` and related commands, without hardware."""
+"""Tests of ``gpgpu-host designate`` and related, without hardware."""
 
 import json
 import pathlib
@@ -7,6 +7,7 @@ import pathlib
 import fixtures
 
 from gpgpu_plugin.cmd import designation as commands
+from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.vfio import designation
 from tests.unit.cmd import base
@@ -37,6 +38,9 @@ class DesignationTest(base.CommandTestCase):
             'gpgpu_plugin.host.vfio.designation.Designator.as_root',
             lambda _class: Designator()))
 
+    def manage(self, *arguments, **kwargs):
+        return super().manage(*arguments, program=manage.HostApp, **kwargs)
+
     def user(self, uid):
         self.useFixture(fixtures.MockPatchObject(
             commands.os, 'geteuid', return_value=uid))
@@ -46,9 +50,9 @@ class DesignationTest(base.CommandTestCase):
         self.assertEqual(
             '0000:21:00.0 (10de:11fa) is designated for passthrough\n'
             '0000:21:00.1 (10de:0e0b) is designated for passthrough\n',
-            self.done('host', 'designate', '0000:21:00.1'))
+            self.done('designate', '0000:21:00.1'))
         self.assertIn("0000:21:00.1 (10de:0e0b) is no longer designated",
-                      self.done('host', 'undesignate', '0000:21:00.0'))
+                      self.done('undesignate', '0000:21:00.0'))
         self.assertEqual([('designate', '0000:21:00.1'),
                           ('undesignate', '0000:21:00.0')], self.calls)
 
@@ -56,7 +60,7 @@ class DesignationTest(base.CommandTestCase):
         self.user(1000)
         for verb in ('designate', 'undesignate'):
             self.assertIn('only root may bind devices', self.refused(
-                'host', verb, '0000:21:00.0'))
+                verb, '0000:21:00.0'))
         self.assertEqual([], self.calls)
 
     def test_undesignate_reads_the_book_of_nova_compute(self):
@@ -66,8 +70,8 @@ class DesignationTest(base.CommandTestCase):
         config.write_text(f'[gpgpu_compute]\nstate_path = {folder}\n')
         (folder / 'h1.json').write_text(json.dumps(
             {'version': 1, 'unclean': [self.FUNCTIONS[0].id]}))
-        result = base.run('--config-file', str(config), 'host',
-                          'undesignate', '0000:21:00.0')
+        result = base.run('--config-file', str(config), 'undesignate',
+                          '0000:21:00.0', program=manage.HostApp)
         self.assertEqual(0, result.code, result.err)
         address, reason = self.refusal
         self.assertEqual('0000:21:00.0', address)
@@ -77,7 +81,8 @@ class DesignationTest(base.CommandTestCase):
         self.user(0)
         self.useFixture(fixtures.MockPatchObject(
             commands.base, 'NOVA_CONFIG_FILE', '/nowhere/nova.conf'))
-        result = base.run('host', 'undesignate', '0000:21:00.0')
+        result = base.run(
+            'undesignate', '0000:21:00.0', program=manage.HostApp)
         self.assertEqual(1, result.code)
         for words in ('/nowhere/nova.conf', 'unknown', '--config-file'):
             self.assertIn(words, result.err)
@@ -91,4 +96,4 @@ class DesignationTest(base.CommandTestCase):
         self.assertEqual([{
             'ID': self.FUNCTIONS[0].id, 'Address': '0000:21:00.0',
             'Vendor': '10de', 'Device': '11fa', 'Kept By': 'udev',
-            'Driver': 'vfio-pci'}], self.json('host', 'show-designated'))
+            'Driver': 'vfio-pci'}], self.json('designated'))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of what every command says if an argument is wrong.
 
-The commands are the entry points, and their arguments those of their parsers.
-An argument that may name something needs a row of UNKNOWN, or a place in FREE
-or MAY_BE_GONE; otherwise a test fails.
+The arguments of commands are those of their parsers. An argument that may name
+something needs a row of UNKNOWN, or a place in FREE or MAY_BE_GONE; otherwise
+a test fails.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import fixtures
 from openstack import exceptions as sdk_exceptions
 from oslotest import base
 
-from gpgpu_plugin.cmd import examples
+from gpgpu_plugin.cmd import manage
 from tests.unit.cmd import base as cmd_base
 from tests.unit.cmd import test_examples
 
@@ -101,10 +101,10 @@ UNKNOWN = {
     'key revoke': (('host h9', 'valid key of host h9 does not exist; see'), ),
     'map': (('--host h9', _HOST), ('--variant V9', _VARIANT),
             ('--html /nowhere/map.html', '/nowhere is not a directory')),
-    'pci list': (
+    'list': (
         ('--machine m9', 'machine m9 (known: '),
         ('--sysfs-root /nowhere', '/nowhere/bus/pci/devices: cannot be')),
-    'pci record': (
+    'record': (
         ('/nowhere/x.json', '/nowhere/x.json: cannot be written: No such'),
         ('--sysfs-root /nowhere', '/nowhere/bus/pci/devices: cannot be')),
     'usage export': (('--to /nowhere/u.csv', '/nowhere/u.csv: cannot be'),
@@ -157,6 +157,8 @@ UNKNOWN = {
 }
 """Arguments that name what is not there or wrong, and what is said."""
 
+HOST_PROGRAM = ('list', 'record')
+
 FREE = {
     'project': 'of Keystone, which gpgpu-conductor does not ask',
     'user': 'of Keystone',
@@ -172,8 +174,8 @@ MAY_BE_GONE = {
     ('key create', 'name'), ('usage list', 'host'),
     ('usage list', 'instance'), ('usage list', 'variant'),
     ('usage summary', 'host'), ('usage summary', 'instance'),
-    ('usage summary', 'variant'), ('host designate', 'device'),
-    ('host undesignate', 'device')}
+    ('usage summary', 'variant'), ('designate', 'device'),
+    ('undesignate', 'device')}
 """Arguments that may name what was deleted, or what only a machine knows."""
 
 
@@ -218,15 +220,16 @@ class UseTest(cmd_base.CommandTestCase):
     variants = ()
 
     def test_unknown_option_is_named_with_the_usage(self):
-        for name in test_examples.parsers():
+        for name in test_examples.parsers('gpgpu-manage'):
             with self.subTest(name):
-                words = shlex.split(examples.EXAMPLES[name][0])
+                words = shlex.split(test_examples.examples(name)[0])
                 err = self.misused(*name.split(), *words, '--colour')
                 self.assertIn(f'gpgpu-manage {name}: error: ', err)
                 self.assertIn('--colour', err)
 
     def test_missing_arguments_are_named_with_the_usage(self):
-        for name, parser in test_examples.parsers().items():
+        for name, parser in test_examples.parsers(
+                'gpgpu-manage').items():
             # An assignment may be named in two ways, see UNKNOWN.
             required = [action for action in parser._actions
                         if action.required and action.nargs != '*']
@@ -240,8 +243,9 @@ class UseTest(cmd_base.CommandTestCase):
                             action.metavar or action.dest])[0], err)
 
     def test_malformed_value_is_named_with_its_option(self):
-        for name, parser in test_examples.parsers().items():
-            words = shlex.split(examples.EXAMPLES[name][0])
+        for name, parser in test_examples.parsers(
+                'gpgpu-manage').items():
+            words = shlex.split(test_examples.examples(name)[0])
             for action in actions(parser):
                 if not (action.option_strings and (
                         action.choices or action.type not in (
@@ -286,7 +290,9 @@ class UnknownTest(cmd_base.CommandTestCase):
             for words, text in rows:
                 with self.subTest(name, arguments=words):
                     self.assertIn(text, self.refused(
-                        *name.split(), *shlex.split(words), connect=connect))
+                        *name.split(), *shlex.split(words), connect=connect,
+                        program=manage.HostApp if name in HOST_PROGRAM
+                        else manage.ManageApp))
 
     def test_cloud_that_cannot_be_used_is_named(self):
         instance = [

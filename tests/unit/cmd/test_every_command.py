@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of what every command says if something that it needs is missing.
 
-The commands are the entry points, and what each of them needs follows from
-the class on which it is built. A command of no known class fails a test.
+What each command needs follows from the class on which it is built. A command
+of no known class fails a test.
 """
 
 import contextlib
@@ -20,27 +20,27 @@ from gpgpu_plugin import context
 from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import configuration
 from gpgpu_plugin.cmd import database
-from gpgpu_plugin.cmd import examples
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from tests.fixtures import keys
 from tests.unit.cmd import base as cmd_base
+from tests.unit.cmd import test_examples
 
 # Commands that read no configuration: of this machine, or of files.
-ALONE = {'complete', 'host designate', 'host show-designated', 'pci list',
-         'pci record'}
+ALONE = {'complete', 'designate', 'designated', 'list', 'record'}
 NO_SCHEMA = {
     'db sync': 'makes it', 'db version': 'says that there is none',
     'key init': 'makes the key from which those in the database come'}
 NO_DATABASE = {'key init': NO_SCHEMA['key init']}
 
 
-def classes():
-    """Return the class of each command by name."""
-    manager = commands.CommandManager(manage.NAMESPACE)
-    return {name: manager.find_command(name.split())[0] for name, _ in manager}
+def classes(*programs):
+    """Return the class of each command by name, by default of all programs."""
+    return {name: entry_point.load()
+            for program in programs or commands.PROGRAMS
+            for name, entry_point in commands.CommandManager(program)}
 
 
 def failure_code(name):
@@ -49,9 +49,13 @@ def failure_code(name):
 
 
 def built_on(base_class, besides=()):
-    """Return the words of an example of each command that uses a class."""
-    return {name: [*name.split(), *shlex.split(examples.EXAMPLES[name][0])]
-            for name, found in classes().items()
+    """Return the words of an example of each command that uses a class.
+
+    Of the commands of gpgpu-manage; test_designation has the others.
+    """
+    return {name: [*name.split(),
+                   *shlex.split(test_examples.examples(name)[0])]
+            for name, found in classes('gpgpu-manage').items()
             if issubclass(found, base_class) and name not in besides}
 
 
@@ -78,17 +82,13 @@ class ClassTest(base.BaseTestCase):
 class NeedsTestCase(cmd_base.ConfiguredTestCase):
     """Base class of tests of commands that lack something.
 
-    They run in a folder of their own, as root by name alone.
+    They run in a folder of their own.
     """
 
     def setUp(self):
         super().setUp()
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
-        self.useFixture(fixtures.MonkeyPatch('os.geteuid', lambda: 0))
-        self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.host.vfio.designation.Designator.as_root',
-            mock.Mock()))
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.api.DEFAULT_CONNECTION',
             f'sqlite:///{self.folder}/gpgpu.sqlite'))
@@ -160,9 +160,20 @@ class FilesTest(NeedsTestCase):
         self.check(
             built_on(database.Command, (*NO_DATABASE, 'key create')), (),
             '[database] connection', f'{self.folder}/CONFIG_FILE')
-        self.check(built_on(configuration.Command, {
-            **built_on(reach.Command), **built_on(database.Command)}), (),
-            'NOVA_CONFIG_FILE', '--config-file')
+
+    def test_command_of_a_machine_names_the_file(self):
+        self.useFixture(fixtures.MonkeyPatch('os.geteuid', lambda: 0))
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.host.vfio.designation.Designator.as_root',
+            mock.Mock()))
+        for options, text in (((), f'{self.folder}/NOVA_CONFIG_FILE'),
+                              (('--config-file', '/nowhere/x.conf'),
+                               '/nowhere/x.conf: cannot be read: No such')):
+            err = self.refused(*options, 'undesignate', '0000:3b:00.0',
+                               program=manage.HostApp)
+            self.assertRegex(err, r'\Agpgpu-host: [^\n]+\n\Z')
+            self.assertIn(text, err)
+            self.assertIn('--config-file', err)
 
 
 class BrokerTest(NeedsTestCase):

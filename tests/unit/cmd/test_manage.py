@@ -59,7 +59,7 @@ class UsageTest(cmd_base.CommandTestCase):
 
     def test_every_command_has_help(self):
         names = [name for name, _ in commands.CommandManager(
-            manage.NAMESPACE)]
+            'gpgpu-manage')]
         self.assertIn('variant create', names)
         for name in names:
             result = self.manage(*name.split(), '--help')
@@ -76,7 +76,11 @@ class UsageTest(cmd_base.CommandTestCase):
         self.assertEqual((2, ''), (result.code, result.out))
         self.assertRegex(result.err, (
             r'\Agpgpu-manage: unknown command "hosts list"; did you mean one '
-            r'of: .*host list.*\n\Z'))
+            r'of: host list[^\n]{,40}\n\Z'))
+        self.assertIn('did you mean one of: group links, group list, group s',
+                      self.manage('group', 'paint').err)
+        self.assertIn('unknown command "foo"; see gpgpu-manage --help',
+                      self.manage('foo').err)
 
     def test_option_before_its_command_is_named(self):
         result = self.manage('-f', 'json', 'host', 'list')
@@ -85,17 +89,25 @@ class UsageTest(cmd_base.CommandTestCase):
             r'\Agpgpu-manage: option -f is not one of gpgpu-manage itself; '
             r'.*after its name.*\n\Z'))
 
-    def test_help_lists_every_command(self):
+    def test_help_lists_every_command_below_its_heading(self):
         result = self.manage('--help')
         self.assertEqual((0, ''), (result.code, result.err))
-        self.assertNotIn('Could not', result.out)
-        for name, _ in commands.CommandManager(manage.NAMESPACE):
+        self.assertNotIn('cannot be loaded', result.out)
+        self.assertEqual(result, self.manage('help'))
+        listed = result.out.partition('\n\nHosts and devices:\n')[2]
+        self.assertLess(listed.index('device list'),
+                        listed.index('\nInstances:\n'))
+        # One column for all descriptions.
+        self.assertEqual({21}, {
+            line.index(line[2:].split('  ')[-1].strip())
+            for line in listed.splitlines() if line.startswith('  ')})
+        for name, _ in commands.CommandManager('gpgpu-manage'):
             self.assertRegex(result.out, rf'\n  {name} +[A-Z]')
 
     def test_command_that_cannot_be_imported_stops_no_other(self):
-        manager = commands.CommandManager(manage.NAMESPACE)
+        manager = commands.CommandManager('gpgpu-manage')
         manager.commands['broken show'] = metadata.EntryPoint(
-            'broken_show', 'gpgpu_plugin.nowhere:Show', manage.NAMESPACE)
+            'broken_show', 'gpgpu_plugin.nowhere:Show', 'gpgpu-manage')
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.cmd.commands.CommandManager', lambda _: manager))
         self.assertEqual(
@@ -104,6 +116,11 @@ class UsageTest(cmd_base.CommandTestCase):
         self.assertIn('Traceback', self.manage(
             '--debug', 'broken', 'show').err)
         self.done('host', 'list')
+        self.useFixture(fixtures.MonkeyPatch(
+            'gpgpu_plugin.cmd.commands.PROGRAMS', {'gpgpu-manage': {
+                'Any': {'broken show': ()}}}))
+        self.assertIn('  broken show  (cannot be loaded: No module',
+                      self.done('--help'))
 
     def test_unknown_option_is_named(self):
         self.assertIn('--colour', self.misused('host', 'list', '--colour'))
@@ -141,4 +158,4 @@ class ProgramTest(base.BaseTestCase):
         err = self.useFixture(fixtures.StringStream('stderr')).stream
         self.useFixture(fixtures.MonkeyPatch('sys.stderr', err))
         self.assertIs(err, sys.stderr)
-        self.assertEqual(2, manage.main())
+        self.assertEqual((2, 2), (manage.main(), manage.host_main()))

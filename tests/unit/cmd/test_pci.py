@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of ``pci``, which needs no database, configuration or service."""
+"""Tests of ``gpgpu-host list`` and ``record``; neither needs a service."""
 
 import contextlib
 import io
@@ -37,7 +37,8 @@ class PCICase(base.BaseTestCase):
     def run_command(self, *arguments, command=None):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = manage.run(['pci', command or self.command, *arguments])
+            code = manage.run([command or self.command, *arguments],
+                              program=manage.HostApp)
         return code, out.getvalue(), err.getvalue()
 
 
@@ -83,7 +84,7 @@ class PCIListTest(PCICase):
         pathlib.Path(state, 'h2.json').write_text('{', encoding='ascii')
         of_gpu, others, err = instances()
         self.assertEqual(('i1', {'unknown'}), (of_gpu, others))
-        self.assertRegex(err, r'\Agpgpu-manage: it is unknown .*h2\.json')
+        self.assertRegex(err, r'\Agpgpu-host: it is unknown .*h2\.json')
         pathlib.Path(conf).write_text('nonsense', encoding='ascii')
         of_gpu, others, err = instances()
         self.assertEqual(('unknown', {'unknown'}), (of_gpu, others))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of where ``pci list`` reads which instances use functions."""
+"""Tests of where ``gpgpu-host list`` reads which instances use functions."""
 
 import argparse
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpgpu-manage host designate, before the machine is booted again."""
+"""gpgpu-host designate, before the machine is booted again."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ class DesignationTest(lab.LabTestCase):
         out = self.useFixture(fixtures.MonkeyPatch(
             'sys.stdout', io.StringIO()))
         self.assertEqual(code, manage.run([
-            '--config-file', str(self.folder / 'nova.conf'), 'host', *words]))
+            '--config-file', str(self.folder / 'nova.conf'), *words],
+            program=manage.HostApp))
         return typing.cast(str, out.new_value.getvalue())
 
     def designated(self) -> list[dict[str, str]]:
         return typing.cast(list[dict[str, str]], json.loads(self.manage(
-            'show-designated', '-f', 'json')))
+            'designated', '-f', 'json')))
 
     def driver(self, card: pci.PCIFunction) -> str | None:
         return lab.functions()[card.address].driver

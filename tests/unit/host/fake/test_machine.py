@@ -57,7 +57,7 @@ class LoadTest(MachineTestCase):
 
     def test_refusal_of_a_file_says_how_to_make_one(self):
         exc = self.assertRaises(exception.Invalid, self.load, '{')
-        self.assertIn('gpgpu-manage pci record', str(exc))
+        self.assertIn('gpgpu-host record', str(exc))
 
     def test_folder_is_refused(self):
         exc = self.assertRaises(
