@@ -330,7 +330,7 @@ class Story(cloud.GpuCloud):
             self.flavor(H100=4), self.flavor(H100=1), self.flavor(L40S=2),
             self._flavor_of_vgpus(T4_4Q=2), self._flavor_of_vgpus(T4_1Q=3))]
         device = self.devices('--host', 'amd')[0]['uuid']
-        self.manage('device', 'set', device, '--disable')
+        self.manage('hold', 'add', device, '--kind', 'disabled')
         self._run('map')
         self._run('map', '--html', self.map_path)
         with open(self.map_path, encoding='utf-8') as file:
@@ -338,5 +338,5 @@ class Story(cloud.GpuCloud):
         self.teller.check(
             f'the page {self.map_path} shows every server',
             all(server['id'] in page for server in servers))
-        self.manage('device', 'set', device, '--enable')
+        self.manage('hold', 'remove', device, '--kind', 'disabled')
         self.delete(*servers)

@@ -17,6 +17,7 @@ from gpgpu_plugin.cmd import server_name
 
 _LIST = ('uuid', 'instance_uuid', 'host', 'address', 'variant', 'vgpu_type',
          'role', 'state', 'migration_uuid', 'since', 'used')
+_LONG = (*_LIST, 'device_uuid', 'stable_id', 'reason')
 
 
 class AssignmentList(reach.Command, lister.Lister):
@@ -28,8 +29,9 @@ class AssignmentList(reach.Command, lister.Lister):
             '--host', help='list only assignments on this host')
         parser.add_argument('--instance', metavar='SERVER',
                             help='list only assignments of this instance')
-        parser.add_argument('--reason', action='store_true',
-                            help='show the reason for each value of "used"')
+        parser.add_argument('--long', action='store_true',
+                            help='show all columns, such as the reason for '
+                                 'each value of "used"')
         paging.add_arguments(parser, 'its UUID')
         return parser
 
@@ -39,7 +41,7 @@ class AssignmentList(reach.Command, lister.Lister):
             instance=server_name.optional(self, parsed_args.instance),
             limit=parsed_args.limit, marker=parsed_args.marker)
         return columns.rows(
-            found, (*_LIST, 'reason') if parsed_args.reason else _LIST)
+            found, _LONG if parsed_args.long else _LIST)
 
 
 class AssignmentEnd(reach.Command, lister.Lister):
@@ -47,13 +49,13 @@ class AssignmentEnd(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('assignment', nargs='*',
-                            help='UUID of an assignment')
+        parser.add_argument(
+            'assignment', nargs='+',
+            help='UUID of an assignment, repeatable; with --instance, the '
+                 'name of the host')
         parser.add_argument('--instance', metavar='SERVER',
                             help='end all assignments of this instance on '
-                                 '--host')
-        parser.add_argument(
-            '--host', help='host of the assignments; requires --instance')
+                                 'the host')
         parser.add_argument(
             '--force', action='store_true',
             help='end the assignments even if they are used, or if it is '
@@ -70,24 +72,23 @@ class AssignmentEnd(reach.Command, lister.Lister):
     def _uuids(self, parsed_args: argparse.Namespace) -> Sequence[str]:
         """Return the UUIDs of the assignments to end.
 
-        :raises Invalid: neither UUIDs nor an instance with its host are
-            given, or both are
+        :raises Invalid: an instance is given with more than one host
         :raises NotFound: the instance has no assignment on the host
         """
-        uuids: list[str] = parsed_args.assignment
-        instance, host = parsed_args.instance, parsed_args.host
-        if bool(uuids) == bool(instance) or bool(instance) != bool(host):
+        words: list[str] = parsed_args.assignment
+        instance = parsed_args.instance
+        if instance is None:
+            return words
+        if len(words) > 1:
             raise exception.Invalid(
-                field='assignment', value=' '.join(uuids),
-                expected='either UUIDs of assignments, or --instance and '
-                         '--host')
-        if uuids:
-            return uuids
+                field='host', value=' '.join(words),
+                expected='one host, of which --instance has devices')
         found = self.api.instance_assignments(
             gpgpu_context.admin(), server_name.uuid_of(self, instance))
         uuids = [assignment.uuid for assignment in found
-                 if assignment.host == host]
+                 if assignment.host == words[0]]
         if not uuids:
             raise exception.NotFound(
-                kind='assignment of instance', name=f'{instance} on {host}')
+                kind='assignment of instance',
+                name=f'{instance} on {words[0]}')
         return uuids

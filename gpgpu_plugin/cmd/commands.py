@@ -29,30 +29,26 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
                 'device:DeviceAccept',
                 'gpu1 0000:3b:00.0 0000:5e:00.0 --reason "burned in and '
                 'cleared"'),
-            'device clean': ('device:DeviceClean', 'gpu1 0000:3b:00.0'),
-            'device history': (
-                'ledger:DeviceHistory',
-                'gpu1 0000:3b:00.0 --reason'),
+            'device cleanings': (
+                'ledger:DeviceCleanings',
+                'gpu1 0000:3b:00.0 --long'),
             'device list': (
                 'device:DeviceList',
                 '--host gpu1',
                 '--faulty -c Host -c Address -c Health -c Reason',
                 '--state quarantined -f json'),
-            'device quarantine': (
-                'device:DeviceQuarantine',
-                'gpu1 0000:3b:00.0 --reason "Xid 79"'),
             'device release': ('device:DeviceRelease', 'gpu1 0000:3b:00.0'),
             'device replace': ('device:DeviceReplace', 'gpu1 0000:3b:00.0'),
-            'device retire': ('device:DeviceRetire', 'gpu1 0000:3b:00.0'),
-            'device set': ('device:DeviceSet', 'gpu1 0000:3b:00.0 --disable'),
             'device show': (
                 'device:DeviceShow',
                 'gpu1 0000:3b:00.0',
                 '4d1f8b6c-2a97-4e53-8c1b-7a3f60d95e02'),
             'hold add': (
                 'hold:HoldAdd',
+                'gpu1 0000:3b:00.0 --kind quarantined --reason "Xid 79"',
                 'gpu1 0000:3b:00.0 --kind disabled --reason "until the '
-                'audit is over"'),
+                'audit is over"',
+                'gpu1 0000:3b:00.0 --kind retired'),
             'hold list': (
                 'hold:HoldList',
                 '--host gpu1',
@@ -84,39 +80,31 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
             'group set': (
                 'group:GroupSet',
                 'gpu1 H100 --allocation-policy breadth_first',
-                '--all-hosts H100 --allocation-policy breadth_first',
                 'gpu1 H100 --unset allocation-policy',
                 'gpu1 H100 --link-partitions partitions.json'),
             'group show': ('group:GroupShow', 'gpu1 H100'),
             'vgpu-type disable': (
                 'vgpu_type:VGPUTypeDisable',
-                'L4 L4-24Q --host gpu1'),
+                'gpu1 L4 L4-24Q'),
             'vgpu-type enable': ('vgpu_type:VGPUTypeEnable', 'L4 L4-4Q'),
-            'vgpu-type list': ('vgpu_type:VGPUTypeList', '--enabled --cloud'),
-            'vgpu-type show': ('vgpu_type:VGPUTypeShow', 'L4 L4-4Q'),
-            'flavor render': (
-                'flavor:FlavorRender',
-                '--variant H100 --count 2 --topology same_switch'),
+            'vgpu-type list': (
+                'vgpu_type:VGPUTypeList',
+                '--enabled --cloud',
+                '--variant L4 --type L4-4Q --long'),
             'flavor set': (
                 'flavor_set:FlavorSet',
-                '--variant H100 --count 2 gpu.2xh100',
-                '--gpu L4/L4-4Q=1 vgpu.l4'),
+                'gpu.2xh100 --gpu H100=2 --topology same_switch',
+                'vgpu.l4 --gpu L4/L4-4Q=1 --dry-run'),
             'flavor unset': ('flavor_set:FlavorUnset', 'gpu.2xh100'),
         },
         'Instances': {
             'assignment end': (
                 'assignment:AssignmentEnd',
-                '--host gpu1 --instance '
-                'd9428888-122b-41e1-b85c-5d3b8d7d4f2e'),
+                'gpu1 --instance d9428888-122b-41e1-b85c-5d3b8d7d4f2e'),
             'assignment list': (
                 'assignment:AssignmentList',
-                '--host gpu1 --reason'),
-            'instance history': (
-                'event:InstanceHistory',
-                'd9428888-122b-41e1-b85c-5d3b8d7d4f2e'),
-            'instance show': (
-                'device:InstanceShow',
-                'd9428888-122b-41e1-b85c-5d3b8d7d4f2e'),
+                '--host gpu1 --long',
+                '--instance d9428888-122b-41e1-b85c-5d3b8d7d4f2e'),
             'why-not': (
                 'why_not:WhyNot',
                 '--flavor gpu.2xh100',
@@ -130,7 +118,7 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
             'event list': (
                 'event:EventList',
                 '--host gpu1 --from 2026-11-01 --long'),
-            'usage export': ('usage_export:UsageExport', '--to 2026-10.csv'),
+            'usage export': ('usage_export:UsageExport', '2026-10.csv'),
             'usage list': (
                 'usage:UsageList',
                 '--project 6f7a3c --from yesterday --to today',

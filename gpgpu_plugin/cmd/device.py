@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-manage device`` and ``instance``: devices and their assignments."""
+"""``gpgpu-manage device``: GPUs, VFs and mdev rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
-from gpgpu_plugin.domain import hold
 
 _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
          'shown_state', 'enabled', 'health', 'host_state', 'used_by',
@@ -95,56 +94,6 @@ class DeviceShow(OneDevice):
             gpgpu_context.admin(), self.uuid(parsed_args)))
 
 
-class DeviceSet(OneDevice):
-    """Enable or disable a device; an assigned one stays assigned."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        choice = parser.add_mutually_exclusive_group(required=True)
-        choice.add_argument('--enable', dest='enabled', action='store_true',
-                            default=None,
-                            help='offer the device to new instances')
-        choice.add_argument('--disable', dest='enabled',
-                            action='store_false',
-                            help='do not offer it to new instances')
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        context, uuid = gpgpu_context.admin(), self.uuid(parsed_args)
-        return columns.fields(
-            self.api.hold_remove(context, uuid, [hold.HoldKind.DISABLED])
-            if parsed_args.enabled else
-            self.api.hold_add(context, uuid, hold.HoldKind.DISABLED))
-
-
-class DeviceQuarantine(OneDevice):
-    """Withdraw a device; an assigned one when its assignment ends."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--reason', required=True, metavar='TEXT',
-            help='the cause, for whoever finds the device in this state')
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        shown = self.api.hold_add(
-            gpgpu_context.admin(), self.uuid(parsed_args),
-            hold.HoldKind.QUARANTINED, parsed_args.reason)
-        if shown.state in device_rules.ASSIGNED_STATES:
-            self.note(f'instance {shown.used_by} keeps the device; it is '
-                      f'quarantined when its assignment ends')
-        return columns.fields(shown)
-
-
-class DeviceClean(OneDevice):
-    """Clean a free or quarantined device now."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.device_clean(
-            gpgpu_context.admin(), self.uuid(parsed_args)))
-
-
 class DeviceAccept(reach.Command, lister.Lister):
     """Take new devices of a host as clean without a cleaning.
 
@@ -170,21 +119,6 @@ class DeviceAccept(reach.Command, lister.Lister):
             gpgpu_context.admin(), uuids, parsed_args.reason), _LIST)
 
 
-class DeviceRetire(OneDevice):
-    """Take a GPU out of the cloud for good; its history stays."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('--reason', metavar='TEXT',
-                            help='why, which "device list --all" shows')
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.hold_add(
-            gpgpu_context.admin(), self.uuid(parsed_args),
-            hold.HoldKind.RETIRED, parsed_args.reason))
-
-
 class DeviceReplace(OneDevice):
     """Retire a GPU, and accept the other card in its place.
 
@@ -203,33 +137,13 @@ class DeviceReplace(OneDevice):
 
 
 class DeviceRelease(OneDevice):
-    """Clean a quarantined or retired device, and offer it again."""
+    """Have a device cleaned, and end what withdrew it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         context, uuid = gpgpu_context.admin(), self.uuid(parsed_args)
         before = self.api.device_show(context, uuid).holds
-        shown = self.api.hold_remove(context, uuid, sorted(hold.WITHDRAWING))
+        shown = self.api.device_release(context, uuid)
         for text in before:
             if text not in shown.holds:
                 self.note(f'removed: {text}')
         return columns.fields(shown)
-
-
-class InstanceShow(reach.Command, lister.Lister):
-    """List the devices assigned to an instance."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('instance', help=server_name.HELP)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        found = self.api.instance_assignments(
-            gpgpu_context.admin(),
-            server_name.uuid_of(self, parsed_args.instance))
-        if not found:
-            self.note(f'instance {parsed_args.instance} has no device')
-        return columns.rows(
-            found, ('uuid', 'host', 'role', 'migration_uuid', 'variant',
-                    'vgpu_type', 'address', 'state', 'device_uuid',
-                    'stable_id'))

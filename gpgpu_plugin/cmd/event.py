@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-manage event`` and ``instance history``: what happened, and why."""
+"""``gpgpu-manage event``: what happened, and why."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from gpgpu_plugin.domain import event as rules
 from gpgpu_plugin.objects import event as event_obj
 
 _LIST = ('id', 'at', 'kind', 'host', 'device_uuid', 'instance_uuid', 'actor',
-         'reason', 'count')
-_LONG = ('assignment_uuid', 'project_id', 'request_id', 'detail')
-_OF_INSTANCE = ('id', 'at', 'kind', 'host', 'device_uuid', 'actor',
-                'request_id', 'reason', 'count', 'detail')
+         'reason', 'count', 'detail')
+_LONG = ('assignment_uuid', 'project_id', 'request_id')
 
 _DEFAULT = 100
 """Rows of ``event list``; the history has millions."""
@@ -36,8 +34,8 @@ class EventList(reach.Command, lister.Lister):
         parser.add_argument(
             '--device', nargs='+', metavar='DEVICE',
             help='only events of this device: its UUID, also if it was '
-                 'deleted, or its host and PCI address; "device history" has '
-                 'the evidence of its cleanings')
+                 'deleted, or its host and PCI address; "device cleanings" '
+                 'has the evidence of its cleanings')
         parser.add_argument(
             '--instance', metavar='SERVER',
             help='only events of this instance: UUID or name of the server, '
@@ -58,41 +56,22 @@ class EventList(reach.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+        wanted = _wanted(self, parsed_args)
         found = self.api.event_list(
-            gpgpu_context.admin(), _wanted(self, parsed_args),
+            gpgpu_context.admin(), wanted,
             limit=parsed_args.limit, marker=parsed_args.marker)
+        if wanted.instance and not found:
+            self.note(
+                f'no such event of instance {wanted.instance}. "gpgpu-manage '
+                f'why-not --server {wanted.instance}" says where it would '
+                f'fit; requests for which Placement had no candidate are '
+                f'recorded with [gpgpu] nova_notifications_topic alone, see '
+                f'"gpgpu-status upgrade check"')
         if len(found) == parsed_args.limit:
             self.note(f'there may be older events: list them with --marker '
                       f'{found[-1].marker}, or more at once with --limit')
         return columns.rows(
             found, (*_LIST, *_LONG) if parsed_args.long else _LIST)
-
-
-class InstanceHistory(reach.Command, lister.Lister):
-    """List what happened to an instance, with refusals, oldest first."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('instance', help=server_name.HELP)
-        paging.add_arguments(parser, 'its ID')
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        instance = server_name.uuid_of(self, parsed_args.instance)
-        found = self.api.event_list(
-            gpgpu_context.admin(),
-            event_obj.EventFilter(instance=instance), oldest_first=True,
-            limit=parsed_args.limit, marker=parsed_args.marker)
-        if not found:
-            self.note(
-                f'no event of instance {instance}. "gpgpu-manage why-not '
-                f'--server {instance}" says where it would fit; requests for '
-                f'which Placement had no candidate are recorded with '
-                f'[gpgpu_conductor] nova_notifications_topic alone, see '
-                f'"gpgpu-status upgrade check"')
-        # What a filter refused arrives up to two seconds later.
-        ordered = sorted(found, key=lambda event: (event.at, event.id))
-        return columns.rows(ordered, _OF_INSTANCE)
 
 
 def _wanted(command: reach.Command, parsed_args: argparse.Namespace,

@@ -9,8 +9,6 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
@@ -25,32 +23,30 @@ _HELP = {
     'gpgpu:numa_policy': 'whether the GPUs must be on the NUMA nodes of the '
                          'guest\'s memory (default: preferred)',
     'gpgpu:topology': 'whether all GPUs of the guest must be on one NUMA '
-                      'node, or below one PCIe switch (default: any)',
+                      'node (same_numa), below one PCIe switch (same_switch) '
+                      'or exactly one link partition (linked) (default: any)',
 }
+
+_MOST = 1000
+"""Number of GPUs and vGPUs that no host has."""
 
 
 def _gpu(text: str) -> tuple[str, int]:
     name, sign, count = text.rpartition('=')
     if not sign:
         name, count = text, '1'
-    if not name or not count.isdecimal() or int(count) < 1:
+    if not name or not count.isdecimal() or not 1 <= int(count) <= _MOST:
         raise argparse.ArgumentTypeError(
-            f'{text!r}: expected VARIANT=COUNT with a count of at least 1')
+            f'{text!r}: expected VARIANT=COUNT with a count of 1 to {_MOST}')
     return name, int(count)
 
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        '--gpu', action='append', type=_gpu, default=[],
+        '--gpu', action='append', type=_gpu, required=True,
         metavar='VARIANT[/TYPE]=COUNT',
-        help='GPUs of a variant, or vGPUs of one of its types, repeatable')
-    parser.add_argument('--variant',
-                        help='variant, if the flavor has only one')
-    parser.add_argument(
-        '--vgpu-type', help='request vGPUs of this type (see "vgpu-type '
-                            'list") instead of whole GPUs')
-    parser.add_argument('--count', type=paging.number, metavar='NUMBER',
-                        help='number of GPUs or vGPUs (default: 1)')
+        help='GPUs of a variant, or vGPUs of one of its types (see '
+             '"vgpu-type list"), repeatable')
     for key, values in request.EXTRA_SPECS.items():
         parser.add_argument(
             '--' + key.partition(':')[2].replace('_', '-'),
@@ -64,11 +60,10 @@ def render(parsed_args: argparse.Namespace,
 
     :param classes: resource class by variant, or variant/type
     :raises NotFound: no such variant or type
-    :raises Invalid: no GPU is requested, one variant twice, or a count below
-        1
+    :raises Invalid: a variant or type is requested twice
     """
     specs: dict[str, str] = {}
-    for name, count in _gpus(parsed_args):
+    for name, count in parsed_args.gpu:
         if name not in classes:
             kind = 'vGPU type' if '/' in name else 'variant'
             known = ', '.join(sorted(
@@ -77,33 +72,16 @@ def render(parsed_args: argparse.Namespace,
             raise exception.NotFound(
                 kind=kind, name=f'{name} (known: {known})')
         key = f'resources:{classes[name]}'
-        if key in specs or count < 1:
+        if key in specs:
             raise exception.Invalid(
-                field=f'count of {name}', value=count,
-                expected='every variant once, with a count of at least 1')
+                field='--gpu', value=name, expected='each variant or type '
+                                                    'once')
         specs[key] = str(count)
     for key in request.EXTRA_SPECS:
         value = getattr(parsed_args, key)
         if value is not None:
             specs[key] = value
     return specs
-
-
-def _gpus(parsed_args: argparse.Namespace) -> list[tuple[str, int]]:
-    gpus: list[tuple[str, int]] = list(parsed_args.gpu)
-    if parsed_args.variant:
-        count = 1 if parsed_args.count is None else parsed_args.count
-        name = parsed_args.variant
-        if parsed_args.vgpu_type:
-            name = f'{name}/{parsed_args.vgpu_type}'
-        return [*gpus, (name, count)]
-    if not gpus or parsed_args.vgpu_type or parsed_args.count is not None:
-        raise exception.Invalid(
-            field='GPUs', value='none' if not gpus else
-            '--vgpu-type alone' if parsed_args.vgpu_type else
-            '--count alone',
-            expected='--variant V --count N, or --gpu VARIANT=COUNT')
-    return gpus
 
 
 class Flavor(reach.Command, show.ShowOne):
@@ -127,8 +105,7 @@ class Flavor(reach.Command, show.ShowOne):
         api, context = self.api, gpgpu_context.admin()
         classes = {variant.name: variant.resource_class
                    for variant in api.variant_list(context)}
-        if parsed_args.vgpu_type or any(
-                '/' in name for name, _ in parsed_args.gpu):
+        if any('/' in name for name, _ in parsed_args.gpu):
             classes |= {
                 f'{info.variant}/{info.vgpu_type}': info.resource_class
                 for info in api.vgpu_type_list(context)
@@ -137,11 +114,3 @@ class Flavor(reach.Command, show.ShowOne):
         if self.rpc_conf.gpgpu_conductor.isolation_aggregate:
             specs[naming.GPU_HOST_KEY] = 'required'
         return specs, classes
-
-
-class FlavorRender(Flavor):
-    """Print the extra specs that request GPUs; change nothing."""
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        specs, _ = self.specs(parsed_args)
-        return tuple(specs), tuple(specs.values())

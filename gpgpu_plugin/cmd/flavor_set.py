@@ -55,8 +55,18 @@ class _Change(reach.Command, show.ShowOne):
 class FlavorSet(_Change, flavor.Flavor):
     """Make a flavor of Nova request these GPUs and no others."""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--dry-run', action='store_true',
+            help='print the extra specs, and neither change the flavor nor '
+                 'call Nova')
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         specs, classes = self.specs(parsed_args)
+        if parsed_args.dry_run:
+            return tuple(specs), tuple(specs.values())
         kept, _ = self.change(
             parsed_args.flavor, specs, set(classes.values()))
         shown = {**specs, **kept}

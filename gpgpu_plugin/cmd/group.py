@@ -15,7 +15,6 @@ from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import link_file
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.cmd import variant as variant_cmd
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 
@@ -121,19 +120,13 @@ class GroupLinks(reach.Command, lister.Lister):
 class GroupSet(reach.Command, lister.Lister):
     """Set the allocation policy or the link partitions of a group.
 
-    A group has those of its variant until it gets some of its own.
+    A group has those of its variant ("variant set") until it gets some of its
+    own.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            'host', nargs='?',
-            help='name of the nova-compute service; not with --all-hosts')
-        parser.add_argument('variant', help='name of the variant')
-        parser.add_argument(
-            '--all-hosts', action='store_true',
-            help='set the policy of the variant, which also applies to hosts '
-                 'that report later, and unset that of each of its groups')
+        _add_key(parser)
         policy = parser.add_mutually_exclusive_group(required=True)
         policy.add_argument(
             '--allocation-policy',
@@ -143,7 +136,7 @@ class GroupSet(reach.Command, lister.Lister):
                  'decide')
         policy.add_argument(
             '--link-partitions', type=pathlib.Path, metavar='FILE',
-            help=link_file.HELP + '; not with --all-hosts, see "variant set"')
+            help=link_file.HELP)
         policy.add_argument(
             '--unset', choices=['allocation-policy', _UNSET_LINKS],
             metavar='FIELD',
@@ -152,32 +145,12 @@ class GroupSet(reach.Command, lister.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        if (parsed_args.link_partitions is not None
-                or parsed_args.unset == _UNSET_LINKS):
-            return self._set_links(parsed_args)
-        return self._set_policy(parsed_args)
-
-    def _set_links(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        if parsed_args.host is None:
-            raise exception.Invalid(
-                field='HOST', value='none',
-                expected='the name of a host before the variant; "variant '
-                         'set" states the link partitions of all hosts')
-        path = parsed_args.link_partitions
-        return columns.rows(self.api.group_links_set(
-            gpgpu_context.admin(), parsed_args.host, parsed_args.variant,
-            None if path is None else link_file.read(path)), _LINKS)
-
-    def _set_policy(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        host = parsed_args.host
-        if parsed_args.all_hosts == (host is not None):
-            raise exception.Invalid(
-                field='HOST', value=host or 'none',
-                expected='either the name of a host before the variant, or '
-                         '--all-hosts')
         api, context = self.api, gpgpu_context.admin()
-        groups = api.group_set(context, host, parsed_args.variant,
-                               parsed_args.allocation_policy)
-        variant_cmd.note_pending(
-            self, api.variant_show(context, parsed_args.variant))
-        return columns.rows(groups, _POLICIES)
+        path, host = parsed_args.link_partitions, parsed_args.host
+        if path is not None or parsed_args.unset == _UNSET_LINKS:
+            return columns.rows(api.group_links_set(
+                context, host, parsed_args.variant,
+                None if path is None else link_file.read(path)), _LINKS)
+        return columns.rows(api.group_set(
+            context, host, parsed_args.variant,
+            parsed_args.allocation_policy), _POLICIES)

@@ -12,6 +12,7 @@ from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import device
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 
 _LIST = ('id', 'host', 'address', 'device', 'kind', 'since', 'actor',
@@ -40,7 +41,8 @@ class HoldList(reach.Command, lister.Lister):
 class HoldAdd(device.OneDevice):
     """Keep a device, and the vGPUs on it, from being offered.
 
-    Instances keep what they have.
+    Instances keep what they have, but a GPU that an instance has cannot be
+    retired.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -48,7 +50,8 @@ class HoldAdd(device.OneDevice):
         parser.add_argument(
             '--kind', required=True, choices=list(hold.BY_OPERATORS),
             help='quarantined: something is wrong, it is cleaned afterwards; '
-                 'disabled: not for now; retired: it leaves the cloud')
+                 'disabled: not for now; retired: it leaves the cloud for '
+                 'good, and its history stays')
         parser.add_argument(
             '--reason', metavar='TEXT',
             help='why, for whoever finds the device so; a quarantine needs '
@@ -56,9 +59,14 @@ class HoldAdd(device.OneDevice):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.hold_add(
+        shown = self.api.hold_add(
             gpgpu_context.admin(), self.uuid(parsed_args), parsed_args.kind,
-            parsed_args.reason))
+            parsed_args.reason)
+        if (parsed_args.kind == hold.HoldKind.QUARANTINED
+                and shown.state in device_rules.ASSIGNED_STATES):
+            self.note(f'instance {shown.used_by} keeps the device; it is '
+                      f'quarantined when its assignment ends')
+        return columns.fields(shown)
 
 
 class HoldRemove(device.OneDevice):

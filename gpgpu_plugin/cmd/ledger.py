@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-manage device history``: the ledger of a device's cleanings.
+"""``gpgpu-manage device cleanings``: the ledger of a device's cleanings.
 
 The chain of records is verified here, not by gpgpu-conductor.
 """
@@ -48,7 +48,7 @@ class _Row:
     hash: str
 
 
-class DeviceHistory(reach.Command, lister.Lister):
+class DeviceCleanings(reach.Command, lister.Lister):
     """List how a device was cleaned, with the evidence, and verify it."""
 
     _records: Sequence[ledger.Record] = ()
@@ -58,8 +58,8 @@ class DeviceHistory(reach.Command, lister.Lister):
         device_name.add_argument(
             parser, '; a device that was deleted is named by its UUID')
         parser.add_argument(
-            '--reason', action='store_true',
-            help='show the reason for each verdict')
+            '--long', action='store_true',
+            help='show all columns, such as the reason for each verdict')
         form = parser.add_mutually_exclusive_group()
         form.add_argument(
             '--json', action='store_true',
@@ -104,7 +104,7 @@ class DeviceHistory(reach.Command, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
         return columns.rows(
             map(_row, self._records),
-            (*_LIST, 'reason') if parsed_args.reason else _LIST)
+            (*_LIST, 'reason') if parsed_args.long else _LIST)
 
     def _print(self, value: object) -> None:
         self.app.stdout.write(json.dumps(value, indent=2) + '\n')

@@ -30,7 +30,7 @@ class UsageExport(reach.Command, command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            '--to', type=pathlib.Path, metavar='FILE',
+            'file', nargs='?', type=pathlib.Path, metavar='FILE',
             help='file to write, which must not exist (default: standard '
                  'output). Usage is marked as exported after it is on '
                  'disk: after a crash, a usage may be exported again with '
@@ -40,15 +40,15 @@ class UsageExport(reach.Command, command.Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        if parsed_args.to is None:
+        if parsed_args.file is None:
             uuids = self._write(self.app.stdout)
             if not durable.sync(self.app.stdout):
                 self.note(f'wrote {text.counted(len(uuids), "usage")}, and '
                           f'marked none as exported, because standard output '
-                          f'is not a file on a disk; use --to')
+                          f'is not a file on a disk; name a FILE')
                 return
         else:
-            uuids = self._to_file(parsed_args.to)
+            uuids = self._to_file(parsed_args.file)
         marked = self._mark(uuids)
         self.note(f'exported {text.counted(len(uuids), "usage")}')
         if marked < len(uuids):
@@ -73,7 +73,7 @@ class UsageExport(reach.Command, command.Command):
         except OSError as exc:
             raise exception.HostError(
                 path=path, reason=f'cannot be written: {exc.strerror}; name '
-                                  f'another file with --to') from None
+                                  f'another file') from None
 
     def _write(self, file: typing.IO[str]) -> list[str]:
         """Write one page after the other; return the UUIDs in them."""

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
 from cliff import lister
 
@@ -17,7 +16,6 @@ from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import variant as variant_cmd
-from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import cloud_capacity
 
 _COLUMNS = ('host', 'variant', 'vgpu_type', 'enabled', 'max_vgpu_per_pgpu',
@@ -36,10 +34,14 @@ class VGPUTypeList(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='only types on this host')
         parser.add_argument('--variant', help='only types of this variant')
+        parser.add_argument('--type', metavar='NAME',
+                            help='only this type')
         parser.add_argument('--enabled', action='store_true',
                             help='only types that are enabled')
         parser.add_argument('--cloud', action='store_true',
                             help='add up all hosts, in a row for each type')
+        parser.add_argument('--long', action='store_true',
+                            help='show all columns')
         paging.add_arguments(parser, 'HOST:VARIANT:TYPE')
         return parser
 
@@ -51,46 +53,14 @@ class VGPUTypeList(reach.Command, lister.Lister):
                 expected='none with --cloud, which adds up all hosts')
         types = self.api.vgpu_type_list(
             gpgpu_context.admin(), host=parsed_args.host,
-            variant=parsed_args.variant, only_enabled=parsed_args.enabled,
+            variant=parsed_args.variant, vgpu_type=parsed_args.type,
+            only_enabled=parsed_args.enabled,
             limit=parsed_args.limit, marker=parsed_args.marker)
         if parsed_args.cloud:
             return columns.rows(
                 cloud_capacity.summed(types), _OF_CLOUD)
-        return columns.rows(types, _COLUMNS)
-
-
-class VGPUTypeShow(reach.Command, lister.Lister):
-    """Show a vGPU type, one line per host."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        _add_key(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        found = self.api.vgpu_type_list(
-            gpgpu_context.admin(), host=parsed_args.host,
-            variant=parsed_args.variant)
         return columns.rows(
-            find(found, parsed_args.variant, parsed_args.vgpu_type),
-            _DETAILS)
-
-
-def find(types: Iterable[admin.VGPUTypeInfo], variant: str,
-         vgpu_type: str) -> list[admin.VGPUTypeInfo]:
-    """Return a type of a variant on each host.
-
-    :raises NotFound: no GPU of the variant has the type
-    """
-    of_variant = [info for info in types if info.variant == variant]
-    found = [info for info in of_variant if info.vgpu_type == vgpu_type]
-    if not found:
-        known = sorted({info.vgpu_type for info in of_variant})
-        raise exception.NotFound(
-            kind='vGPU type',
-            name=f'{vgpu_type} of {variant} (known: '
-                 f'{", ".join(known) or "none; no host has such a GPU"})')
-    return found
+            types, _DETAILS if parsed_args.long else _COLUMNS)
 
 
 class _Set(reach.Command, lister.Lister):
@@ -100,7 +70,12 @@ class _Set(reach.Command, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_key(parser)
+        parser.add_argument(
+            'host', nargs='?', help='name of the nova-compute service '
+                                    '(default: all hosts, also later ones)')
+        parser.add_argument('variant', help='name of the variant')
+        parser.add_argument('vgpu_type', metavar='type',
+                            help='name of the type, as in "vgpu-type list"')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
@@ -122,10 +97,3 @@ class VGPUTypeDisable(_Set):
     """Disable a vGPU type; assigned vGPUs stay assigned."""
 
     enabled = False
-
-
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('variant', help='name of the variant')
-    parser.add_argument('vgpu_type', metavar='type',
-                        help='name of the type, as in "vgpu-type list"')
-    parser.add_argument('--host', help='only on this host')

@@ -77,7 +77,7 @@ def _acceptable(rows: host_rows.HostRows,
     raise withdrawal.refused(rows, device, (
         'it cannot be accepted: it is dirty, and not new, so that only a '
         'cleaning makes it clean; wait, or have it cleaned with "gpgpu-manage '
-        'device clean"') if dirty else device_rules.refusal(
+        'device release"') if dirty else device_rules.refusal(
             parts[0].state, 'accepted'))
 
 

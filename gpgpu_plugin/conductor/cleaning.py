@@ -285,8 +285,8 @@ def _judged(rows: host_rows.HostRows, device: host_rows.Device,
         return (rows.change(
             device, clean_attempt=device.clean_token, reason=rules.shortened(
                 f'waits: cleaning policy: {failure}; "gpgpu-manage variant '
-                f'set" chooses another one, "gpgpu-manage device clean" tries '
-                f'it again'
+                f'set" chooses another one, "gpgpu-manage device release" '
+                f'tries it again'
                 + (', "gpgpu-manage device accept" takes it as clean, since '
                    'it is new' if device.cleaned_steps is None else ''))),
             'clean_failed', failure)

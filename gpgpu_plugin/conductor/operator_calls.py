@@ -24,7 +24,6 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import what_if
 from gpgpu_plugin.conductor import why_not
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import event as event_admin
@@ -102,11 +101,11 @@ class OperatorCalls(endpoint.Endpoint):
             variant_admin.delete(self._by_operator(ctxt), name, caller)
 
     def vgpu_type_list(self, ctxt: _Context, *, host: str | None,
-                       variant: str | None, only_enabled: bool, limit: int,
-                       marker: str | None,
+                       variant: str | None, vgpu_type: str | None,
+                       only_enabled: bool, limit: int, marker: str | None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
         return vgpu_type_admin.list_all(
-            self._db, host, variant, limit, marker,
+            self._db, host, variant, limit, marker, vgpu_type=vgpu_type,
             only_enabled=only_enabled, silent_after=self._silent_after)
 
     def vgpu_type_set(self, ctxt: _Context, *, variant: str, vgpu_type: str,
@@ -153,7 +152,7 @@ class OperatorCalls(endpoint.Endpoint):
             self._db, host, variant, limit, marker,
             silent_after=self._silent_after)
 
-    def group_set(self, ctxt: _Context, *, host: str | None, variant: str,
+    def group_set(self, ctxt: _Context, *, host: str, variant: str,
                   allocation_policy: str | None,
                   ) -> tuple[admin.GroupInfo, ...]:
         with self._variant_caller(ctxt, 'group_set', variant) as caller:
@@ -223,10 +222,10 @@ class OperatorCalls(endpoint.Endpoint):
                           authors.operator(ctxt))
         return self._changed(ctxt, device)
 
-    def device_clean(self, ctxt: _Context, *, device: str,
-                     ) -> admin.DeviceInfo:
-        withdrawal.clean(self._by_operator(ctxt), device,
-                         authors.operator(ctxt))
+    def device_release(self, ctxt: _Context, *, device: str,
+                       ) -> admin.DeviceInfo:
+        hold_admin.release(self._by_operator(ctxt), device,
+                           authors.operator(ctxt))
         return self._changed(ctxt, device)
 
     def device_accept(self, ctxt: _Context, *, devices: Sequence[str],
@@ -274,11 +273,10 @@ class OperatorCalls(endpoint.Endpoint):
         return usage_admin.mark_exported(self._db, usages)
 
     def event_list(self, ctxt: _Context, *, wanted: event_obj.EventFilter,
-                   oldest_first: bool, limit: int, marker: str | None,
+                   limit: int, marker: str | None,
                    ) -> tuple[event_obj.EventInfo, ...]:
         return event_admin.list_all(
-            self._db, wanted, oldest_first=oldest_first, limit=limit,
-            marker=marker)
+            self._db, wanted, limit=limit, marker=marker)
 
     def why_not(self, ctxt: _Context, *, request: request_mod.Request,
                 guest_nodes: int | None, host: str | None, limit: int,

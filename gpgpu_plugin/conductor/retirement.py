@@ -116,7 +116,8 @@ def _accepted(rows: _Rows, gpu: _Device, before: _Device,
     if not gpu.present:
         raise withdrawal.refused(rows, before, (
             'it cannot be replaced: its host does not find the other card any '
-            'more; "gpgpu-manage device retire" takes it out of the cloud'))
+            'more; "gpgpu-manage hold add --kind retired" takes it out of the '
+            'cloud'))
     rows, removed = holds.remove(
         rows, gpu, [hold.HoldKind.IDENTITY_CHANGED], actor)
     if not removed:

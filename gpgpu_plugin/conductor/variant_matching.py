@@ -217,8 +217,6 @@ def changed(rows: host_rows.HostRows, changes: Sequence[variant_db.Change],
 def _changed(group: host_rows.GroupRows,
              change: variant_db.Change) -> host_rows.GroupRows:
     """Return a group after a change of all groups of its variant."""
-    if change.vgpu_type is None:
-        return dataclasses.replace(group, own_policy=False)
     return dataclasses.replace(group, types=[
         dataclasses.replace(row, enabled=change.enabled,
                             listed=row.listed or change.enabled)

@@ -29,8 +29,6 @@ from gpgpu_plugin.domain import hold
 _State = device_rules.DeviceState
 _Rows = host_rows.HostRows
 _Device = host_rows.Device
-_CLEANABLE = frozenset({hold.HoldKind.QUARANTINED, hold.HoldKind.FAILED})
-"""Kinds that end with a cleaning."""
 
 
 def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
@@ -102,25 +100,24 @@ def check_reason(reason: str) -> None:
             field='reason', value=reason, expected='a text in one line')
 
 
-def clean(db: api.Database, uuid: str, actor: str) -> None:
-    """Have a device cleaned now (Conductor.device_clean)."""
-    def rule(before: _Rows, device: _Device) -> _Rows:
-        check_no_mdev(before, device, 'cleaned')
-        parts = parts_of(before, device)
-        check_unassigned(
-            before, [device, *before.children(device)], 'cleaned')
-        _check_cleanable(before, device, parts)
-        rows, changed = before, {}
-        for part in before.with_vfs(device):
-            rows, removed = holds.remove(rows, part, _CLEANABLE, actor)
-            if removed:
-                changed[part.id] = part
-        for part in parts:
-            if holds.may_clean_anew(rows.now(part)):
-                rows = holds.clean_anew(rows, part)
-                changed[part.id] = part
-        return rows.note('clean', changed.values())
-    change(db, uuid, rule)
+def cleaned(before: _Rows, device: _Device) -> _Rows:
+    """Return the rows with a device that is cleaned anew.
+
+    See Conductor.device_release.
+
+    :param device: nothing withdraws it
+    :raises Conflict: an instance has it, or it cannot or must not be cleaned
+    """
+    check_no_mdev(before, device, 'cleaned')
+    parts = parts_of(before, device)
+    check_unassigned(before, [device, *before.children(device)], 'cleaned')
+    _check_cleanable(before, device, parts)
+    rows, changed = before, []
+    for part in parts:
+        if holds.may_clean_anew(part):
+            rows = holds.clean_anew(rows, part)
+            changed.append(part)
+    return rows.note('clean', changed)
 
 
 def remove_vfs_advice(host_name: str, gpu: device_db.DeviceRow) -> str:
@@ -221,17 +218,7 @@ def _check_cleanable(rows: _Rows, device: _Device,
     :raises Conflict: says why
     """
     reason, gpu = None, rows.gpu_of(device)
-    kinds, own = device.holds, rows.holds_of(device)
-    if hold.HoldKind.RETIRED in kinds:
-        reason = ('it is retired; "gpgpu-manage device release" brings it '
-                  'back')
-    elif hold.HoldKind.IDENTITY_CHANGED in own:
-        reason = own[hold.HoldKind.IDENTITY_CHANGED].reason
-    elif hold.is_withdrawn(kinds - own.keys()):
-        reason = (f'its GPU {gpu.address} is '
-                  f'{hold.shown_as(kinds - own.keys())}; name the GPU')
-    elif (parts[0].group_id is None and parts[0].state == _State.AVAILABLE
-          and _CLEANABLE.isdisjoint(own)):
+    if parts[0].group_id is None and parts[0].state == _State.AVAILABLE:
         reason = f'it is unmanaged, and the host may use it: {device.reason}'
     elif device_db.waits_for_vfs(gpu):
         reason = remove_vfs_advice(rows.host.name, gpu)

@@ -285,22 +285,20 @@ def _objects(device: device_db.DeviceRow | None,
 
 
 def listed(session: orm.Session, wanted: event_obj.EventFilter, limit: int,
-           after: int | None = None, *,
-           oldest_first: bool = False) -> tuple[event_obj.EventInfo, ...]:
-    """Return events in the order in which they were stored.
+           after: int | None = None) -> tuple[event_obj.EventInfo, ...]:
+    """Return events, the one that was stored last first.
 
     :param after: id of the event before the first one
-    :param oldest_first: False: in the opposite order
     """
     ids = TABLE.c.id
     query = sa.select(*_INFO).where(*_conditions(wanted))
     if after is not None:
-        query = query.where(ids > after if oldest_first else ids < after)
+        query = query.where(ids < after)
     return tuple(
         event_obj.EventInfo(**{
             **row, 'at': row['at'].isoformat(timespec='seconds') + 'Z'})
-        for row in session.execute(query.order_by(
-            ids if oldest_first else ids.desc()).limit(limit)).mappings())
+        for row in session.execute(
+            query.order_by(ids.desc()).limit(limit)).mappings())
 
 
 def _conditions(wanted: event_obj.EventFilter,

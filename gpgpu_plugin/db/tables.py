@@ -152,13 +152,12 @@ VARIANT_CHANGES = sa.Table(
               comment='Number among the changes of all variants.'),
     sa.Column('variant_id', sa.Integer, sa.ForeignKey('variants.id'),
               nullable=False, comment='Variant of the groups.'),
-    sa.Column('vgpu_type', sa.String(64),
-              comment='Type that is enabled or disabled; NULL: groups lose '
-              'the allocation policy of their own.'),
-    sa.Column('enabled', sa.Boolean, nullable=False, default=False,
+    sa.Column('vgpu_type', sa.String(64), nullable=False,
+              comment='Type that is enabled or disabled.'),
+    sa.Column('enabled', sa.Boolean, nullable=False,
               comment='Whether that type is enabled.'),
     sa.Index(None, 'variant_id'))
-"""A change that sets something in all groups of a variant.
+"""A type that is enabled or disabled in all groups of a variant.
 
 Hosts that do not have it yet make it in its order. Index: a variant is
 deleted together with its changes.

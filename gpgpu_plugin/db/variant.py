@@ -153,15 +153,11 @@ def change_number(session: orm.Session) -> int:
 
 
 class Change(typing.NamedTuple):
-    """A change that hosts make in all groups of a variant.
-
-    ``vgpu_type``: type that is enabled or disabled; None: groups lose the
-    allocation policy of their own.
-    """
+    """A type that hosts enable or disable in all groups of a variant."""
 
     version: int
     variant_id: int
-    vgpu_type: str | None
+    vgpu_type: str
     enabled: bool
 
 

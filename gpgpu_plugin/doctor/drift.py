@@ -106,8 +106,8 @@ FOUND_BY_HOST: tuple[Kind, ...] = (
          meaning='The libvirt domain of an instance has a GPU or an mdev '
                  'that is not assigned to the instance.',
          advice='A device is never taken from a guest. Disable it with '
-                '"gpgpu-manage device set --disable"; a hard reboot of the '
-                'instance gives it the devices that are assigned to it'),
+                '"gpgpu-manage hold add --kind disabled"; a hard reboot of '
+                'the instance gives it the devices that are assigned to it'),
     Kind(name='guest_device_missing', severity=_CRITICAL,
          meaning='A guest runs, and its libvirt domain lacks a GPU or an '
                  'mdev that is assigned to the instance.',

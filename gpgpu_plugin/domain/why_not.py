@@ -390,7 +390,8 @@ _GPUS = (
         'enable', lambda device: hold.HoldKind.DISABLED in device.holds,
         lambda device: dataclasses.replace(
             device, holds=device.holds - {hold.HoldKind.DISABLED}),
-        'enable {name}: gpgpu-manage device set {host.name} {name} --enable'),
+        'enable {name}: gpgpu-manage hold remove {host.name} {name} --kind '
+        'disabled'),
     _device_change(
         'repair', lambda device: hold.is_withdrawn(device.holds), _repaired,
         'repair {name} (quarantined): gpgpu-manage device show {host.name} '
@@ -417,8 +418,8 @@ ADVICE: Mapping[str, Sequence[_Change]] = {
         'undrain the host: gpgpu-manage host undrain {name}')],
     _Reason.TYPE_DISABLED: [_host_change(
         'enable_type', _types, _with_types,
-        'enable {name}: gpgpu-manage vgpu-type enable {name} --host '
-        '{host.name}')],
+        'enable {name}: gpgpu-manage vgpu-type enable {host.name} '
+        '{name}')],
     **dict.fromkeys((
         _Reason.NOT_ENOUGH_AVAILABLE, _Reason.TYPE_CONFLICT,
         _Reason.DRIVER_HAS_NO_ROOM, _Reason.LINK_PARTITION,

@@ -285,6 +285,8 @@ class AssignmentInfo:
     instance_uuid: str
     host: str
     address: str
+    device_uuid: str
+    stable_id: str
     variant: str
     vgpu_type: str
     role: str

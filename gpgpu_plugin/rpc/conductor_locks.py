@@ -28,7 +28,7 @@ _OF_HOST = frozenset((
     'group_links_set'))
 _OF_HOSTS = frozenset((
     'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
-    'assignment_end', 'hold_add', 'hold_remove', 'device_clean',
+    'assignment_end', 'hold_add', 'hold_remove', 'device_release',
     'device_accept', 'device_replace',
     'usage_mark_exported', 'repair_database'))
 

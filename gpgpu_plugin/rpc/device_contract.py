@@ -67,14 +67,17 @@ class Devices:
         """
 
     @caller.operators(once=True)
-    def device_clean(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
-        """Clean a free or quarantined device; of a GPU with VFs, all of these.
+    def device_release(self, ctxt: _Context, device: str,
+                       ) -> admin.DeviceInfo:
+        """Have a device cleaned; of a GPU with VFs, all of these.
 
-        A device that is dirty or is being cleaned stays so.
+        If holds withdraw the device, they are removed, as by hold_remove,
+        also if an instance has it. A device that is dirty or is being cleaned
+        stays so.
 
         :raises NotFound: no device has this UUID
-        :raises Conflict: an instance has the device or a vGPU of it, another
-            device was found in its place, or it is unmanaged, retired or an
+        :raises Conflict: as for hold_remove, or nothing withdraws the device,
+            and an instance has it or a vGPU of it, or it is unmanaged or an
             mdev row
         """
 

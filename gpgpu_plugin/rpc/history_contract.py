@@ -93,10 +93,9 @@ class History:
 
     @caller.operators()
     def event_list(self, ctxt: _Context, wanted: event_obj.EventFilter, *,
-                   oldest_first: bool = False, limit: int = pages.ALL,
-                   marker: str | None = None,
+                   limit: int = pages.ALL, marker: str | None = None,
                    ) -> tuple[event_obj.EventInfo, ...]:
-        """Return a page of the history, newest first or oldest first.
+        """Return a page of the history, newest first.
 
         :param limit: as for vgpu_type_list
         :param marker: id of the event before the first one

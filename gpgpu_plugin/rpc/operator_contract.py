@@ -89,7 +89,8 @@ class Operators:
 
     @caller.operators()
     def vgpu_type_list(self, ctxt: _Context, host: str | None = None,
-                       variant: str | None = None, *,
+                       variant: str | None = None,
+                       vgpu_type: str | None = None, *,
                        only_enabled: bool = False, limit: int = pages.ALL,
                        marker: str | None = None,
                        ) -> tuple[admin.VGPUTypeInfo, ...]:
@@ -177,18 +178,14 @@ class Operators:
         """
 
     @caller.operators(once=True)
-    def group_set(self, ctxt: _Context, host: str | None, variant: str,
+    def group_set(self, ctxt: _Context, host: str, variant: str,
                   allocation_policy: str | None,
                   ) -> tuple[admin.GroupInfo, ...]:
-        """Set the allocation policy of a group, or of all of a variant.
+        """Set the allocation policy of a group.
 
-        Without a host this is a change of the variant, which may reach hosts
-        after the answer. No group then has a policy of its own.
-
-        :param host: None for all hosts, including those that report later
         :param allocation_policy: None for the variant's
-        :returns: the group, or the first ones, at most one page
-        :raises NotFound: no such group or variant
+        :returns: the group
+        :raises NotFound: no such host or group
         :raises Invalid: not a domain.allocation.request.AllocationPolicy
         """
 

@@ -79,7 +79,7 @@ class AnswersTest(cloud.GpuCloud):
         claim = self.claim_directly('gpu1', 6)
         failed = self.boot(self.flavor(H100=1), 'ERROR', **zone)
         self.wait_for(
-            lambda: self.listing('instance', 'history', failed['id']),
+            lambda: self.listing('event', 'list', '--instance', failed['id']),
             'the event of the denial')
         self.abandon(claim)
         self.wait_states('gpu1', assigned=2, available=6)

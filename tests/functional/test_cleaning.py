@@ -38,7 +38,7 @@ class MemoryCase(cloud.GpuCloud):
     def history(self, device: dict[str, typing.Any],
                 *options: str) -> typing.Any:
         return json.loads(self.manage(
-            'device', 'history', device['uuid'], '--verify', *options))
+            'device', 'cleanings', device['uuid'], '--verify', *options))
 
     def machine(self, device: dict[str, typing.Any]) -> dict[str, typing.Any]:
         """Return the device as NVIDIA's check SEC21-05 reads it."""
@@ -160,7 +160,7 @@ class BarThatKeepsNothingTest(MemoryCase):
         # It is not cleaned again in vain, but when an operator asks for it.
         self.run_once('gpu1')
         self.assertEqual(['failed'], self.verdicts(device))
-        self.manage('device', 'clean', device['uuid'])
+        self.manage('device', 'release', device['uuid'])
         self.wait_for(lambda: self.verdicts(device) == ['failed'] * 2,
                       'the second cleaning')
 

@@ -35,8 +35,8 @@ class DeviceVerbsTest(cloud.GpuCloud):
     def test_gpu_is_quarantined_when_its_server_is_deleted(self) -> None:
         server = self.boot(self.flavor(H100=1))
         device = self.used_by(server)
-        self.manage('device', 'quarantine', 'gpu1', device['address'],
-                    '--reason', 'fan fails')
+        self.manage('hold', 'add', 'gpu1', device['address'], '--kind',
+                    'quarantined', '--reason', 'fan fails')
         self.assertEqual('assigned', self.used_by(server)['shown_state'])
         self.delete(server)
         self.wait_states(available=7, quarantined=1)
@@ -46,10 +46,10 @@ class DeviceVerbsTest(cloud.GpuCloud):
         self.assertIn('fan fails', quarantined['reason'])
         self.boot(self.flavor(H100=8), 'ERROR')
 
-        self.manage('device', 'clean', 'gpu1', device['address'])
+        self.manage('device', 'release', 'gpu1', device['address'])
         self.wait_states(available=8)
         self.assertEqual(
-            ['quarantine', 'release', 'clean', 'clean_started',
+            ['quarantine', 'release', 'operator_release', 'clean_started',
              'clean_passed'], self.kinds(device['uuid'])[-5:])
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=8))
@@ -81,12 +81,12 @@ class DeviceVerbsTest(cloud.GpuCloud):
         server = self.boot(self.flavor(H100=1))
         device = self.used_by(server)
         refused = self.assertRaises(
-            cloud_views.CommandFailed, self.manage, 'device', 'retire',
-            device['uuid'])
+            cloud_views.CommandFailed, self.manage, 'hold', 'add',
+            device['uuid'], '--kind', 'retired')
         self.assertIn(server['id'], str(refused))
         self.delete(server)
         self.wait_states(available=8)
-        self.manage('device', 'retire', device['uuid'])
+        self.manage('hold', 'add', device['uuid'], '--kind', 'retired')
         self.wait_inventory(7, 0)
         self.restart_compute()
         self.wait_states(available=7)
@@ -98,7 +98,7 @@ class DeviceVerbsTest(cloud.GpuCloud):
         # Who used it is known all the same.
         self.assertIn('retire', self.kinds(device['uuid']))
         self.assertEqual(1, len(self.listing(
-            'device', 'history', device['uuid'])))
+            'device', 'cleanings', device['uuid'])))
 
     def test_card_that_was_exchanged_waits_for_the_operator(self) -> None:
         # The host keeps what its guest may have changed.

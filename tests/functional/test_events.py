@@ -60,8 +60,8 @@ class EventsTest(cloud.GpuCloud):
 
     def history(self, server_id: str) -> list[dict[str, typing.Any]]:
         found: list[dict[str, typing.Any]] = self.listing(
-            'instance', 'history', server_id)
-        return found
+            'event', 'list', '--instance', server_id, '--long')
+        return found[::-1]
 
     def test_history_of_servers_has_reasons_and_requests(self) -> None:
         log = self.useFixture(_Requests('gpgpu_plugin'))

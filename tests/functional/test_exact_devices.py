@@ -61,7 +61,7 @@ class ExactCloud(cloud.GpuCloud):
                     reason: str) -> dict[str, typing.Any]:
         """Wait for the event of a refusal and return it."""
         [event] = self.wait_for(
-            lambda: self.listing('instance', 'history', server['id']),
+            lambda: self.listing('event', 'list', '--instance', server['id']),
             'the event of the refusal')
         self.assertEqual((kind, reason), (event['kind'], event['reason']))
         return dict(event)
@@ -87,7 +87,7 @@ class ExactDevicesTest(ExactCloud):
         forced = self.boot(self.plain, 'ERROR', imageRef=image,
                            availability_zone='nova:gpu2')
         self.assertIn('gpu_required', str(self.listing(
-            'instance', 'history', forced['id']))
+            'event', 'list', '--instance', forced['id']))
             + forced['fault']['message'])
 
     def test_named_devices_are_assigned_and_allocated(self) -> None:
@@ -166,10 +166,10 @@ class ExactDevicesTest(ExactCloud):
         refused = self.refused('exact_device_unavailable', device['uuid'])
         self.delete(refused, server)
         self.wait_states(available=8)
-        self.manage('device', 'set', device['uuid'], '--disable')
+        self.manage('hold', 'add', device['uuid'], '--kind', 'disabled')
         self.delete(self.refused(
             'exact_device_unavailable', device['uuid']))
-        self.manage('device', 'set', device['uuid'], '--enable')
+        self.manage('hold', 'remove', device['uuid'], '--kind', 'disabled')
         self.manage('host', 'drain', 'gpu1')
         self.delete(self.refused('host_draining', device['uuid']))
         self.manage('host', 'undrain', 'gpu1')

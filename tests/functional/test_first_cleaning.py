@@ -53,7 +53,7 @@ class FirstCleaningTest(cloud.GpuCloud):
     def verdicts(self, device: dict[str, typing.Any]) -> list[str]:
         """Return the verdicts on a device, oldest first."""
         return [record['verdict'] for record in reversed(self.listing(
-            'device', 'history', device['uuid']))]
+            'device', 'cleanings', device['uuid']))]
 
     def test_server_boots_after_the_first_cleaning_and_not_before(
             self) -> None:

@@ -18,13 +18,13 @@ class HostDeleteTest(cloud.GpuCloud):
         self.wait_states(available=8)
         self.wait_inventory(8, 0)
         device = self.devices('--host', 'gpu1', '--variant', 'H100')[0]
-        self.manage('device', 'set', device['uuid'], '--disable')
+        self.manage('hold', 'add', device['uuid'], '--kind', 'disabled')
         self.wait_inventory(8, 1)
         self.boot(self.flavor(H100=8), 'ERROR')
         server = self.boot(self.flavor(H100=7))
         self.assertNotIn(f'gpu1 {device["address"]}', self.devices_of(server))
         self.delete(server)
-        self.manage('device', 'set', device['uuid'], '--enable')
+        self.manage('hold', 'remove', device['uuid'], '--kind', 'disabled')
         self.wait_states(available=8)
         self.wait_inventory(8, 0)
 

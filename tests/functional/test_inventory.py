@@ -43,12 +43,12 @@ class InventoryTest(cloud.GpuCloud):
 
     def test_disabled_device_is_offered_once_enabled(self) -> None:
         device = self.devices('--host', 'gpu1', '--variant', 'H100')[0]
-        self.manage('device', 'set', device['uuid'], '--disable')
+        self.manage('hold', 'add', device['uuid'], '--kind', 'disabled')
         self.wait_inventory(8, 1)
         self.boot(self.flavor(H100=8), 'ERROR')
         server = self.boot(self.flavor(H100=7))
         self.assertNotIn(f'gpu1 {device["address"]}', self.devices_of(server))
-        self.manage('device', 'set', device['uuid'], '--enable')
+        self.manage('hold', 'remove', device['uuid'], '--kind', 'disabled')
         self.wait_inventory(8, 0)
         self.boot(self.flavor(H100=1))
 
@@ -56,8 +56,8 @@ class InventoryTest(cloud.GpuCloud):
         # Each allocation changes the provider's generation in Placement.
         self.boot(self.flavor(H100=1))
         device = self.devices('--state', 'available')[0]
-        for reserved, option in ((1, '--disable'), (0, '--enable')):
-            self.manage('device', 'set', device['uuid'], option)
+        for reserved, verb in ((1, 'add'), (0, 'remove')):
+            self.manage('hold', verb, device['uuid'], '--kind', 'disabled')
             self.wait_inventory(8, reserved)
             self.boot(self.flavor(H100=1))
         self.assertNotIn('Failed to update inventory',
@@ -78,7 +78,7 @@ class InventoryTest(cloud.GpuCloud):
             self) -> None:
         server = self.boot(self.flavor(H100=1))
         device, = self.devices('--used-by', server['id'])
-        self.manage('device', 'set', device['uuid'], '--disable')
+        self.manage('hold', 'add', device['uuid'], '--kind', 'disabled')
         self.assertEqual(
             {f'gpu1 {device["address"]}'}, self.devices_of(server))
         self.delete(server)
@@ -127,14 +127,14 @@ class InventoryTest(cloud.GpuCloud):
         self.delete(server)
         self.wait_states(available=7, assigned=1)
         # What is required now is required of its GPU.
-        [record] = self.listing('device', 'history', device['uuid'])
+        [record] = self.listing('device', 'cleanings', device['uuid'])
         self.assertEqual('default', record['policy'])
 
-    def test_policy_of_all_hosts_is_that_of_a_group_without_its_own(
+    def test_policy_of_a_variant_is_that_of_a_group_without_its_own(
             self) -> None:
         server = self.boot(self.flavor(H100=1))
         devices = self.devices_of(server)
-        self.manage('group', 'set', '--all-hosts', 'H100',
+        self.manage('variant', 'set', 'H100',
                     '--allocation-policy', 'breadth_first')
         shown = self.listing('group', 'show', 'gpu1', 'H100')
         self.assertEqual(('breadth_first', 'variant'), (

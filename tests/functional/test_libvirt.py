@@ -332,7 +332,7 @@ class NumberedRootTest(libvirt_cloud.GpuLibvirtCloud):
         for device in self._new(known, 'available'):
             self.assertEqual(['passed'], [
                 record['verdict'] for record in self.listing(
-                    'device', 'history', device['uuid'])])
+                    'device', 'cleanings', device['uuid'])])
         self.assertEqual(before, self.devices_of(server))
         self.wait_offered()
         others = self.boot(self.flavor(K80=2))

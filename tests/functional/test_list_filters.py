@@ -15,7 +15,8 @@ class ListFilterTest(cloud.GpuCloud):
             '--instance', server['id'])}
         free = next(device for device in self.devices(
             '--state', 'available') if device['variant'] == 'H100')
-        self.manage('device', 'quarantine', free['uuid'], '--reason', 'fan')
+        self.manage('hold', 'add', free['uuid'], '--kind', 'quarantined',
+                    '--reason', 'fan')
         project = self.api.project_id
 
         for filters, expected in (

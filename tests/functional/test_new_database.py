@@ -70,7 +70,7 @@ class NewDatabaseTest(cloud.GpuCloud):
     def export(self, name: str) -> set[str]:
         """Export usage to a new file; return the UUIDs in it."""
         path = self.folder / name
-        self.manage('usage', 'export', '--to', str(path))
+        self.manage('usage', 'export', str(path))
         with path.open(encoding='utf-8', newline='') as file:
             return {row['uuid'] for row in csv.DictReader(file)}
 

@@ -44,7 +44,8 @@ class NoCandidateTest(cloud.GpuCloud):
         server_id = str(answer.body['server']['id'])
         self.wait_status(server_id, 'ERROR')
         [event] = self.wait_for(
-            lambda: self.listing('instance', 'history', server_id),
+            lambda: self.listing('event', 'list', '--instance', server_id,
+                                 '--long'),
             'the event')
         self.assertEqual(
             ('no_candidate', answer.headers['x-openstack-request-id'],

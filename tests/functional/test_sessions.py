@@ -171,7 +171,7 @@ class RestoredVGPUsTest(test_vgpus.VGPUViews, cloud.GpuCloud):
 
     def setUp(self) -> None:
         super().setUp()
-        self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q', '--host', 'gpu1')
+        self.manage('vgpu-type', 'enable', 'gpu1', 'T4', 'T4-4Q')
         self.drivers = self.bound_drivers('gpu1')
         backup = self.useFixture(_Backup(self.conductor))
         self.server = self.boot(self.vgpu_flavor(Q4=2))

@@ -42,7 +42,8 @@ class VGPUViews:
 
         None: the driver does not say.
         """
-        [row] = self.listing('vgpu-type', 'show', variant, name)
+        [row] = self.listing('vgpu-type', 'list', '--variant', variant,
+                             '--type', name, '--long')
         return tuple(row[key] for key in (
             'video_ram', 'max_heads', 'max_resolution_x',
             'max_resolution_y'))

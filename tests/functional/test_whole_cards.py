@@ -84,7 +84,7 @@ class WholeCardTest(cloud.GpuCloud):
         self.assertIn(wanted, self.listing(
             'device', 'show', gpu['uuid'])['reason'])
         refused = self.assertRaises(
-            cloud_views.CommandFailed, self.manage, 'device', 'clean',
+            cloud_views.CommandFailed, self.manage, 'device', 'release',
             gpu['uuid'])
         self.assertIn(wanted, str(refused))
         self.assertEqual((2, 1), self.inventory(variant='FLEX'))

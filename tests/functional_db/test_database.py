@@ -322,12 +322,6 @@ class FirstTypes(base.ConductorTestCase):
             info.host: info.enabled
             for info in vgpu_type_admin.list_all(self.db)})
 
-    def test_policy_that_all_hosts_get_meanwhile_is_had_there_too(self):
-        self.meanwhile(group_admin.set_, None, 'H100', 'breadth_first')
-        self.assertEqual({'h1': 'breadth_first', 'h2': 'breadth_first'}, {
-            info.host: info.allocation_policy
-            for info in group_admin.list_all(self.db)})
-
     def test_policy_of_the_variant_set_meanwhile_is_had_there_too(self):
         self.meanwhile(variant_admin.set_, dataclasses.replace(
             variant_admin.show(self.db, 'H100'),

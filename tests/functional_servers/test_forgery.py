@@ -158,7 +158,7 @@ class ForgeryTest(base.ConductorTestCase):
             'query': usage_obj.UsageQuery(), 'by': ['project'],
             'usages': (self.assigned if method == 'usage_mark_exported'
                        else ()),
-            'wanted': event_obj.EventFilter(), 'oldest_first': False,
+            'wanted': event_obj.EventFilter(),
             'refusals': (), 'requests': (), 'mix': 0, 'period': 60.0,
             'choices': (), 'hosts': ['h1'],
             'repairs': [drift.Repair.COMPARE], 'drifts': (),

@@ -133,6 +133,7 @@ def _info(since: datetime.datetime, assignment: claim_obj.Assignment,
     return objects.AssignmentInfo(
         uuid=assignment.uuid, instance_uuid=assignment.instance_uuid,
         host=assignment.host, address=assignment.address,
+        device_uuid=assignment.device_uuid, stable_id=assignment.stable_id,
         variant=assignment.variant, vgpu_type=assignment.vgpu_type,
         role=assignment.role, state=assignment.state,
         migration_uuid=assignment.migration_uuid,

@@ -13,8 +13,8 @@ from gpgpu_plugin.objects import event as objects
 
 
 def list_all(db: api.Database, wanted: objects.EventFilter, *,
-             oldest_first: bool = False, limit: int = admin.PAGE_SIZE,
-             marker: str | None = None) -> tuple[objects.EventInfo, ...]:
+             limit: int = admin.PAGE_SIZE, marker: str | None = None,
+             ) -> tuple[objects.EventInfo, ...]:
     """Return a page of events (Conductor.event_list)."""
     if wanted.kind is not None and wanted.kind not in rules.KINDS:
         raise exception.Invalid(
@@ -23,5 +23,4 @@ def list_all(db: api.Database, wanted: objects.EventFilter, *,
     pages.check_period(wanted.since, wanted.until)
     after = None if marker is None else pages.number(marker, 'an event')
     with db.reader() as session:
-        return event_db.listed(session, wanted, pages.size(limit), after,
-                               oldest_first=oldest_first)
+        return event_db.listed(session, wanted, pages.size(limit), after)

@@ -136,46 +136,17 @@ def _uses(loaded: capacity.LoadedGroup) -> list[partition_state.Use]:
             for key, ids in found.items()]
 
 
-def set_(db: api.Database, host: str | None, variant: str,
+def set_(db: api.Database, host: str, variant: str,
          allocation_policy: str | None,
          caller: variant_sweep.Caller = variant_sweep.PATIENT,
          ) -> tuple[objects.GroupInfo, ...]:
-    """Set the allocation policy of one group, or of all of a variant.
-
-    On all hosts this is a change of the variant (``variant_sweep``). See
-    Conductor.group_set.
-    """
+    """Set the allocation policy of a group (Conductor.group_set)."""
     if allocation_policy is not None:
         request.check_allocation_policy(allocation_policy)
-    if host is None:
-        db.write(functools.partial(
-            _set_everywhere, variant=variant,
-            allocation_policy=allocation_policy, caller=caller))
-        variant_sweep.run(db, caller)
-    else:
-        db.write(functools.partial(
-            _set_on, host_name=host, variant=variant,
-            allocation_policy=allocation_policy, caller=caller))
+    db.write(functools.partial(
+        _set_on, host_name=host, variant=variant,
+        allocation_policy=allocation_policy, caller=caller))
     return list_all(db, host, variant)
-
-
-def _set_everywhere(session: orm.Session, variant: str,
-                    allocation_policy: str | None,
-                    caller: variant_sweep.Caller) -> None:
-    """Set the policy of a variant; no group keeps one of its own."""
-    row_version = variant_db.lock(session)
-    row = variant_db.get(session, variant)
-    policy = allocation_policy or row.value.allocation_policy
-    variant_db.store(session, dataclasses.replace(
-        row, version=row_version, value=dataclasses.replace(
-            row.value, allocation_policy=policy)))
-    variant_db.add_change(session, variant_db.Change(
-        version=row_version, variant_id=row.id, vgpu_type=None,
-        enabled=False))
-    event_db.add(session, 'group_set', detail=(
-        f'{variant} on all hosts: allocation policy {policy}, '
-        f'of the variant'))
-    caller.check_wanted()
 
 
 def _set_on(session: orm.Session, host_name: str, variant: str,

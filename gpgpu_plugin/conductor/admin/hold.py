@@ -68,6 +68,17 @@ def remove(db: api.Database, uuid: str, kinds: Sequence[str],
     withdrawal.change(db, uuid, rule)
 
 
+def release(db: api.Database, uuid: str, actor: str) -> None:
+    """Have a device cleaned, without holds (Conductor.device_release)."""
+    def rule(rows: host_rows.HostRows,
+             device: host_rows.Device) -> host_rows.HostRows:
+        if any(hold.is_withdrawn(part.holds)
+               for part in (device, *rows.children(device))):
+            return _released(rows, device, actor, hold.WITHDRAWING)
+        return withdrawal.cleaned(rows, device)
+    withdrawal.change(db, uuid, rule)
+
+
 def _released(rows: host_rows.HostRows, device: host_rows.Device, actor: str,
               kinds: Collection[hold.HoldKind]) -> host_rows.HostRows:
     return (retirement.reinstate if hold.HoldKind.RETIRED in kinds

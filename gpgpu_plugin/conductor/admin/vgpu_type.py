@@ -32,8 +32,8 @@ from gpgpu_plugin.objects import admin as objects
 
 def list_all(db: api.Database, host: str | None = None,
              variant: str | None = None, limit: int = objects.PAGE_SIZE,
-             marker: str | None = None, *, only_enabled: bool = False,
-             silent_after: float | None = None,
+             marker: str | None = None, *, vgpu_type: str | None = None,
+             only_enabled: bool = False, silent_after: float | None = None,
              ) -> tuple[objects.VGPUTypeInfo, ...]:
     """Return a page of types of groups (Conductor.vgpu_type_list).
 
@@ -53,7 +53,7 @@ def list_all(db: api.Database, host: str | None = None,
             else found.remaining_capacity)
             for found in _infos(session, group_db.types_listed(
                 session, pages.size(limit), host, variant, marker,
-                only_enabled=only_enabled)))
+                vgpu_type=vgpu_type, only_enabled=only_enabled)))
 
 
 def _infos(session: orm.Session, found: Sequence[group_db.TypeOfGroup],

@@ -16,15 +16,19 @@ class AssignmentTest(base.CommandTestCase):
         self.uuids = [assigned.uuid for assigned in self.claim(2)]
 
     def test_list_says_that_a_silent_host_leaves_usage_unknown(self):
-        rows = self.json('assignment', 'list', '--host', 'h1', '--reason')
+        rows = self.json('assignment', 'list', '--host', 'h1', '--long')
         self.assertEqual(self.uuids, [row['UUID'] for row in rows])
         self.assertEqual(
             {(base.INSTANCE, 'h1', 'instance', 'assigned', 'unknown')},
             {(row['Instance UUID'], row['Host'], row['Role'], row['State'],
               row['Used']) for row in rows})
         self.assertIn('did not answer', rows[0]['Reason'])
+        self.assertEqual(
+            [('H100', 'passthrough', None)] * 2,
+            [(row['Variant'], row['vGPU Type'], row['Migration UUID'])
+             for row in rows])
         self.assertEqual(rows, self.json(
-            'assignment', 'list', '--instance', base.INSTANCE, '--reason'))
+            'assignment', 'list', '--instance', base.INSTANCE, '--long'))
         self.assertNotIn('Reason', self.json('assignment', 'list')[0])
 
     def test_end_is_refused_where_usage_is_unknown(self):
@@ -40,16 +44,12 @@ class AssignmentTest(base.CommandTestCase):
         self.assertEqual(self.uuids[1], row['UUID'])
 
     def test_end_by_instance_and_host(self):
-        self.json('assignment', 'end', '--instance', base.INSTANCE,
-                  '--host', 'h1', '--force')
+        words = ('assignment', 'end', 'h1', '--instance', base.INSTANCE)
+        self.json(*words, '--force')
         self.assertEqual([], self.json('assignment', 'list'))
-        self.assertIn('does not exist', self.refused(
-            'assignment', 'end', '--instance', base.INSTANCE, '--host', 'h1'))
+        self.assertIn('does not exist', self.refused(*words))
 
-    def test_end_without_exactly_one_selection_is_refused(self):
-        for arguments in (
-                [], ['--host', 'h1'], ['--instance', base.INSTANCE],
-                [self.uuids[0], '--instance', base.INSTANCE, '--host', 'h1'],
-                [self.uuids[0], '--host', 'h1']):
-            self.assertIn('either UUIDs of assignments, or --instance and',
-                          self.refused('assignment', 'end', *arguments))
+    def test_end_of_an_instance_on_two_hosts_is_refused(self):
+        self.assertIn('one host, of which --instance has devices',
+                      self.refused('assignment', 'end', 'h1', 'h2',
+                                   '--instance', base.INSTANCE))

@@ -41,7 +41,7 @@ class CommandTest(base.BaseTestCase):
             self.assertIn(
                 '\nExample:\n\n    gpgpu-manage group set gpu1 H100 '
                 '--allocation-policy breadth_first\n    gpgpu-manage group '
-                'set --all-hosts', text)
+                'set gpu1 H100 --unset', text)
             self.assertNotIn('terminal,\nso that', text)
 
     def test_command_without_an_example_has_no_epilog(self):

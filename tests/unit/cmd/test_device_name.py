@@ -27,11 +27,11 @@ class DeviceNameTest(base.CommandTestCase):
                 wanted, device_name.uuid_of(self.api, ['h1', address]))
             self.assertEqual(wanted, self.json(
                 'device', 'show', 'h1', address)['UUID'])
-        self.done('device', 'set', 'h1', '03:00.0', '--disable')
+        self.done('hold', 'add', 'h1', '03:00.0', '--kind', 'disabled')
         self.assertFalse(self.device('0000:03:00.0').enabled)
-        self.assertIn('it is only held as disabled', self.refused(
-            'device', 'release', 'h1', '03:00.0'))
-        self.done('device', 'history', 'h1', '03:00.0')
+        self.done('device', 'release', 'h1', '03:00.0')
+        self.assertFalse(self.device('0000:03:00.0').enabled)
+        self.done('device', 'cleanings', 'h1', '03:00.0')
 
     def test_name_that_is_none_is_refused(self):
         for words, expected in (

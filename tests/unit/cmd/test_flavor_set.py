@@ -119,7 +119,7 @@ class FlavorSetTest(base.CommandTestCase):
         isolated = {'resources:CUSTOM_GPU_H100': '2',
                     'trait:CUSTOM_GPGPU_HOST': 'required'}
         self.assertEqual(isolated, self.json(
-            'flavor', 'render', '--gpu', 'H100=2'))
+            'flavor', 'set', 'f1', '--dry-run', '--gpu', 'H100=2'))
         self.set('--gpu', 'H100=2')
         self.assertEqual(isolated, self.nova.specs)
         self.json('flavor', 'unset', 'gpu', connect=self.nova.connect)

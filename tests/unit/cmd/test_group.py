@@ -16,7 +16,8 @@ class GroupTest(base.CommandTestCase):
     def setUp(self):
         super().setUp()
         self.claim(2)
-        self.manage('device', 'set', self.device('available'), '--disable')
+        self.manage('hold', 'add', self.device('available'), '--kind',
+                    'disabled')
 
     def device(self, state):
         return self.json('device', 'list', '--state', state)[0]['UUID']
@@ -63,17 +64,6 @@ class GroupTest(base.CommandTestCase):
         self.assertEqual('breadth_first', self.json(
             'group', 'list')[0]['Allocation Policy'])
 
-    def test_set_for_all_hosts_is_a_default_of_the_variant(self):
-        self.done('group', 'set', 'h1', 'H100', '--allocation-policy',
-                  'depth_first')
-        [row] = self.json('group', 'set', '--all-hosts', 'H100',
-                          '--allocation-policy', 'breadth_first')
-        self.assertEqual(
-            ('h1', 'breadth_first', 'variant'),
-            (row['Host'], row['Allocation Policy'], row['Policy Source']))
-        self.assertEqual('breadth_first', self.json(
-            'variant', 'show', 'H100')['Allocation Policy'])
-
     def test_policy_of_a_group_is_unset(self):
         self.done('variant', 'set', 'H100', '--allocation-policy',
                   'breadth_first')
@@ -86,13 +76,7 @@ class GroupTest(base.CommandTestCase):
         shown = self.json('group', 'show', 'h1', 'H100')
         self.assertEqual('variant', shown['Policy Source'])
 
-    def test_set_needs_one_host_or_all_and_something_to_set(self):
-        for host, given in (((), 'none'), (('--all-hosts', 'h1'), 'h1')):
-            self.assertIn(
-                f"HOST: '{given}' is not valid: either the name of a host "
-                f"before the variant, or --all-hosts", self.refused(
-                    'group', 'set', *host, 'H100', '--allocation-policy',
-                    'depth_first'))
+    def test_set_needs_something_to_set(self):
         self.assertIn('--unset', self.misused('group', 'set', 'h1', 'H100'))
         self.assertIn('not allowed with', self.misused(
             'group', 'set', 'h1', 'H100', '--unset', 'allocation-policy',
@@ -172,11 +156,6 @@ class GroupTest(base.CommandTestCase):
                  '0000:99:00.0; it has 0000:00:00.0')):
             self.assertIn(words, self.refused(
                 'group', 'set', 'h1', 'H100', '--link-partitions', file))
-        self.assertIn('"variant set"', self.refused(
-            'group', 'set', '--all-hosts', 'H100', '--link-partitions',
-            self.table()))
-        self.assertIn('variant set', self.refused(
-            'group', 'set', 'H100', '--unset', 'link-partitions'))
 
     def test_unknown_group_host_or_variant_is_not_found(self):
         self.assertEqual('gpgpu-manage: group H9 on h1 (known there: H100) '

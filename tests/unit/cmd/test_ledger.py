@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of ``device history``."""
+"""Tests of ``device cleanings``."""
 
 import json
 import pathlib
@@ -62,17 +62,17 @@ class HistoryCase(base.CommandTestCase):
                 '"failed"', '"passed"')))
 
     def history(self, *options):
-        return self.manage('device', 'history', self.device, *options)
+        return self.manage('device', 'cleanings', self.device, *options)
 
     def exported(self, *options):
-        return json.loads(self.done('device', 'history', self.device,
+        return json.loads(self.done('device', 'cleanings', self.device,
                                     *options))
 
 
 class HistoryTest(HistoryCase):
 
     def test_table_has_a_row_for_each_verdict(self):
-        rows = self.json('device', 'history', self.device, '--reason')
+        rows = self.json('device', 'cleanings', self.device, '--long')
         hashes = [row['hash'] for row in self.exported('--json')]
         self.assertEqual([
             (1, 'failed', 'default', ['reset failed'], base.INSTANCE,
@@ -97,17 +97,17 @@ class HistoryTest(HistoryCase):
             found[2]['host']))
 
     def test_pages(self):
-        rows = self.json('device', 'history', self.device, '--limit', '1',
+        rows = self.json('device', 'cleanings', self.device, '--limit', '1',
                          '--marker', '1')
         self.assertEqual([2], [row['Number'] for row in rows])
         self.assertIn("'x' is not valid", self.refused(
-            'device', 'history', self.device, '--marker', 'x'))
+            'device', 'cleanings', self.device, '--marker', 'x'))
 
     def test_part_of_a_history_is_not_verified(self):
         for options in (('--verify', '--limit', '1'),
                         ('--export', 'sec21-05', '--marker', '1')):
             self.assertIn('need the whole history', self.refused(
-                'device', 'history', self.device, *options))
+                'device', 'cleanings', self.device, *options))
 
     def test_verified_history_names_its_last_hash(self):
         result = self.history('--json', '--verify')
@@ -120,7 +120,7 @@ class HistoryTest(HistoryCase):
         other = next(row['UUID'] for row in self.json('device', 'list')
                      if row['UUID'] != self.device)
         result = self.manage(
-            'device', 'history', other, '--json', '--verify')
+            'device', 'cleanings', other, '--json', '--verify')
         self.assertEqual((0, '[]\n'), (result.code, result.out))
         self.assertIn('hash of the last one: none', result.err)
 
@@ -169,7 +169,7 @@ class HistoryTest(HistoryCase):
     def test_unknown_device_is_not_found(self):
         self.assertEqual('gpgpu-manage: device x does not exist; see '
                          '"gpgpu-manage device list --all"\n',
-                         self.refused('device', 'history', 'x'))
+                         self.refused('device', 'cleanings', 'x'))
 
 
 class ExportTest(HistoryCase):

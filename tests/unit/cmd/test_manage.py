@@ -13,7 +13,7 @@ from tests.unit.cmd import base as cmd_base
 
 LISTS = (
     ('variant', 'list'), ('host', 'list'), ('group', 'list'),
-    ('device', 'list'), ('instance', 'show', cmd_base.INSTANCE))
+    ('device', 'list'), ('vgpu-type', 'list'))
 
 
 class FormatTest(cmd_base.CommandTestCase):

@@ -21,7 +21,7 @@ class ServerLookupTest(base.CommandTestCase):
             {'id': uuid, 'name': name, 'tenant_id': project})
 
     def show(self, name='train.1'):
-        return self.json('instance', 'show', name,
+        return self.json('device', 'list', '--instance', name,
                          connect=self.nova.connect)
 
     def test_name_stands_for_the_server_in_every_command(self):
@@ -31,7 +31,6 @@ class ServerLookupTest(base.CommandTestCase):
                 ('device', 'list', '--instance', 'train.1'),
                 ('assignment', 'list', '--instance', 'train.1'),
                 ('event', 'list', '--instance', 'train.1'),
-                ('instance', 'history', 'train.1'),
                 ('usage', 'list', '--instance', 'train.1')):
             with self.subTest(arguments):
                 self.assertTrue(self.json(
@@ -47,7 +46,7 @@ class ServerLookupTest(base.CommandTestCase):
 
     def test_ambiguous_name_is_refused_with_the_candidates(self):
         self.server(OTHER, 'train.1', 'p2')
-        message = self.refused('instance', 'show', 'train.1',
+        message = self.refused('device', 'list', '--instance', 'train.1',
                                connect=self.nova.connect)
         self.assertIn('2 servers have this name', message)
         for words in (f'{base.INSTANCE} of project p1',
@@ -55,7 +54,7 @@ class ServerLookupTest(base.CommandTestCase):
             self.assertIn(words, message)
 
     def test_unknown_name_is_not_found(self):
-        message = self.refused('instance', 'show', 'gone',
+        message = self.refused('device', 'list', '--instance', 'gone',
                                connect=self.nova.connect)
         self.assertIn('server gone', message)
         self.assertIn('event list', message)
@@ -64,8 +63,8 @@ class ServerLookupTest(base.CommandTestCase):
         def connect(cloud):
             raise openstack.exceptions.ConfigException(
                 f'Cloud {cloud} was not found.')
-        message = self.refused('--os-cloud', 'mycloud', 'instance', 'show',
-                               'train.1', connect=connect)
+        message = self.refused('--os-cloud', 'mycloud', 'device', 'list',
+                               '--instance', 'train.1', connect=connect)
         for words in ('clouds.yaml', 'cloud mycloud', '--os-cloud',
                       'the UUID of the server'):
             self.assertIn(words, message)

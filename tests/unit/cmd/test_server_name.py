@@ -14,7 +14,7 @@ class ServerNameTest(base.CommandTestCase):
         self.claim()
         for text in (base.INSTANCE, base.INSTANCE.replace('-', '').upper()):
             self.assertEqual(1, len(self.json(
-                'instance', 'show', text, connect=connect)))
+                'device', 'list', '--instance', text, connect=connect)))
 
     def test_name_that_is_left_out_is_none(self):
         self.assertIsNone(server_name.optional(None, None))

@@ -38,7 +38,7 @@ class ExportTest(base.CommandTestCase):
             return self.rows(file.read())
 
     def export(self, path=None):
-        result = self.manage('usage', 'export', '--to', path or self.path)
+        result = self.manage('usage', 'export', path or self.path)
         self.assertEqual((0, ''), (result.code, result.out), result.err)
         return result.err
 
@@ -101,7 +101,7 @@ class ExportTest(base.CommandTestCase):
         with open(self.path, 'w', encoding='utf-8') as file:
             file.write('not read yet')
         self.assertIn('it exists', self.refused(
-            'usage', 'export', '--to', self.path))
+            'usage', 'export', self.path))
         with open(self.path, encoding='utf-8') as file:
             self.assertEqual('not read yet', file.read())
         self.export(f'{self.folder}/next.csv')
@@ -110,7 +110,7 @@ class ExportTest(base.CommandTestCase):
 
     def test_file_that_cannot_be_written_marks_nothing(self):
         self.assertIn('No such file', self.refused(
-            'usage', 'export', '--to', f'{self.folder}/none/usage.csv'))
+            'usage', 'export', f'{self.folder}/none/usage.csv'))
         self.export()
         self.assertEqual(set(self.ended), self.uuids())
 
@@ -119,7 +119,7 @@ class ExportTest(base.CommandTestCase):
                 conductor_api.ConductorAPI, 'usage_mark_exported',
                 side_effect=exception.ConductorUnavailable(
                     method='usage_mark_exported', timeout=1)):
-            self.refused('usage', 'export', '--to', self.path)
+            self.refused('usage', 'export', self.path)
         self.assertEqual(set(self.ended), self.uuids())
         self.export(f'{self.folder}/next.csv')
         self.assertEqual(self.read(), self.read(f'{self.folder}/next.csv'))
@@ -129,7 +129,7 @@ class ExportTest(base.CommandTestCase):
             raise OSError(28, os.strerror(28))
         with fixtures.MonkeyPatch('os.fsync', full):
             self.assertIn('No space left', self.refused(
-                'usage', 'export', '--to', self.path))
+                'usage', 'export', self.path))
         self.assertEqual([], os.listdir(self.folder))
         self.export()
         self.assertEqual(set(self.ended), self.uuids())

@@ -8,6 +8,8 @@ import fixtures
 from tests.unit.cmd import base
 from tests.unit.conductor import vgpu_base
 
+DRY_RUN = ('flavor', 'set', 'f1', '--dry-run')
+
 
 class VGPUTypeTest(base.CommandTestCase):
 
@@ -55,7 +57,7 @@ class VGPUTypeTest(base.CommandTestCase):
         self.assertEqual([('t1', True, 8), ('t2', True, 8)], [
             (row['Host'], row['Enabled'], row['Remaining Capacity'])
             for row in rows])
-        self.done('vgpu-type', 'disable', 'T4', 'T4-4Q', '--host', 't2')
+        self.done('vgpu-type', 'disable', 't2', 'T4', 'T4-4Q')
         self.assertEqual([True, False], [
             row['Enabled'] for key, row in sorted(self.listed().items())
             if key[1] == 'T4-4Q'])
@@ -75,14 +77,13 @@ class VGPUTypeTest(base.CommandTestCase):
         self.assertIn('variant T4 has status applying: 3 hosts are left',
                       result.err)
 
-    def test_show_has_the_details_of_every_host(self):
-        first, second = self.json('vgpu-type', 'show', 'T4', 'T4-4Q')
+    def test_long_list_has_the_details_of_every_host(self):
+        first, second = self.json('vgpu-type', 'list', '--variant', 'T4',
+                                  '--type', 'T4-4Q', '--long')
         self.assertEqual(
             ('t1', 'CUSTOM_VGPU_T4_T4_4Q', 4096, None, 't2'),
             (first['Host'], first['Resource Class'], first['Video RAM'],
              first['Max Heads'], second['Host']))
-        self.assertIn('T4-3Q of T4 (known: T4-16Q', self.refused(
-            'vgpu-type', 'show', 'T4', 'T4-3Q'))
 
     def test_unknown_type_variant_or_host_is_refused(self):
         self.assertIn('vGPU type T4-3Q of T4 (known: T4-16Q, T4-1Q',
@@ -90,7 +91,7 @@ class VGPUTypeTest(base.CommandTestCase):
         self.assertIn('variant T5', self.refused(
             'vgpu-type', 'enable', 'T5', 'T4-1Q'))
         self.assertIn('host h9', self.refused(
-            'vgpu-type', 'disable', 'T4', 'T4-1Q', '--host', 'h9'))
+            'vgpu-type', 'disable', 'h9', 'T4', 'T4-1Q'))
         self.assertIn('host h9', self.refused(
             'vgpu-type', 'list', '--host', 'h9'))
         self.assertIn('variant T5', self.refused(
@@ -106,14 +107,11 @@ class VGPUTypeTest(base.CommandTestCase):
     def test_flavor_of_vgpus_has_their_resource_classes(self):
         self.assertEqual(
             {'resources:CUSTOM_VGPU_T4_T4_4Q': '2'}, self.json(
-                'flavor', 'render', '--variant', 'T4', '--vgpu-type',
-                'T4-4Q', '--count', '2'))
+                *DRY_RUN, '--gpu', 'T4/T4-4Q=2'))
         self.assertEqual(
             {'resources:CUSTOM_GPU_T4': '1',
              'resources:CUSTOM_VGPU_T4_T4_1Q': '3'}, self.json(
-                'flavor', 'render', '--gpu', 'T4', '--gpu', 'T4/T4-1Q=3'))
+                *DRY_RUN, '--gpu', 'T4', '--gpu', 'T4/T4-1Q=3'))
         self.assertIn(
             'vGPU type T4/T4-3Q (known: T4/T4-16Q', self.refused(
-                'flavor', 'render', '--gpu', 'T4/T4-3Q'))
-        self.assertIn('--vgpu-type alone', self.refused(
-            'flavor', 'render', '--gpu', 'T4', '--vgpu-type', 'T4-1Q'))
+                *DRY_RUN, '--gpu', 'T4/T4-3Q'))

@@ -89,7 +89,7 @@ class AcceptanceTest(base.ConductorTestCase):
         self.clean_all()
         granted = self.boot(1)
         releases.release(self.db, base.uuids(granted))
-        self.assertIn('"gpgpu-manage device clean"', self.refused(
+        self.assertIn('"gpgpu-manage device release"', self.refused(
             granted.assignments[0].device_uuid))
 
     def test_device_that_failed_its_first_cleaning_is_refused(self):

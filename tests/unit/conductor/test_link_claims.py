@@ -162,8 +162,7 @@ class LinkClaimTest(LinkCase):
              '"one":["0000:05:00.0"]}}',
              'H100: link partitions of the variant'],
             [event.detail for event in event_admin.list_all(
-                self.db, event_obj.EventFilter(kind='group_set'),
-                oldest_first=True)])
+                self.db, event_obj.EventFilter(kind='group_set'))][::-1])
 
     def test_table_that_does_not_fit_the_host_is_refused(self):
         for named_by, names, words in (

@@ -172,7 +172,7 @@ class ClaimTest(ManagerCase):
                          request=self.request(9))
         self.refused_events.run_once()
         [event] = self.call(
-            CONTRACT.event_list, oldest_first=False, limit=9, marker=None,
+            CONTRACT.event_list, limit=9, marker=None,
             wanted=event_obj.EventFilter(kind='claim_denied'))
         self.assertEqual(
             ('i1', 'h1', 'not_enough_available', 'host h1'),

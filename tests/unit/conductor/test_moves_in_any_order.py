@@ -30,7 +30,6 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
@@ -249,7 +248,7 @@ class MoveMachine(RuleBasedStateMachine):
     # -- the operator --------------------------------------------------------
 
     @rule(host=HOSTS, verb=st.sampled_from([
-        withdrawal.clean, released.release, retirement.replace]),
+        released.clean, released.release, retirement.replace]),
         which=st.integers(0, VFS))
     def operate(self, host, verb, which):
         try:

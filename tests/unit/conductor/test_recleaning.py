@@ -12,7 +12,6 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
-from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
@@ -24,6 +23,7 @@ from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
+from tests.fixtures import released
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -425,5 +425,5 @@ class FirstSightTest(base.ConductorTestCase):
                   if device.parent is not None)
         self.assertIn('remove the VFs of 0000:00:00.0', vf.reason)
         self.assertIn('remove the VFs of 0000:00:00.0', str(
-            self.assertRaises(exception.Conflict, withdrawal.clean, self.db,
+            self.assertRaises(exception.Conflict, released.clean, self.db,
                               vf.uuid, 'root@control')))

@@ -147,8 +147,6 @@ class RetireTest(RetirementCase):
         self.retire()
         self.assertIn('retired already',
                       self.refused(retirement.retire, self.old, None, 'op'))
-        self.assertIn('device release',
-                      self.refused(withdrawal.clean, self.old, OPERATOR))
 
     def test_long_reason_is_shortened_as_any_database_stores_it(self):
         self.retire(reason='x' * 100000)
@@ -458,7 +456,7 @@ class VFTest(RetirementCase):
                       shown.reason)
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         self.assertIn('remove the VFs of ', self.refused(
-            withdrawal.clean, gpu, OPERATOR))
+            released.clean, gpu, OPERATOR))
         hosts.store(self.db, base.scan((whole,)))
         self.clean_all()
         self.retire(gpu)

@@ -183,7 +183,7 @@ class OperatorTest(SightingCase):
         self.assertIn('loud', self.gpu('h2').reason)
 
     def test_failed_cleaning_does_not_follow(self):
-        withdrawal.clean(self.db, self.gpu().uuid, OPERATOR)
+        released.clean(self.db, self.gpu().uuid, OPERATOR)
         self.clean_all(passed=False)
         self.boot_host('h2')
         self.assertEqual(['quarantined', 'dirty'], self.states())

@@ -428,9 +428,9 @@ class PolicyTest(ChangeCase):
         self.set_('h2', None)
         self.assertEqual([new] * 6, self.policies())
 
-    def test_policy_of_all_hosts_replaces_that_of_each(self):
+    def test_policy_of_the_variant_reaches_hosts_later(self):
         self.set_('h5', 'depth_first')
-        self.set_(None, 'breadth_first', LATE)
+        self.default('breadth_first', LATE)
         self.assertEqual(('applying', 5), self.shown())
         self.report('h6')
         new, old = ('breadth_first', 'variant'), ('depth_first', 'variant')
@@ -438,31 +438,19 @@ class PolicyTest(ChangeCase):
         self.assertEqual([*[old] * 4, own, new], self.policies())
         self.advance(2)
         self.claim(1, host='h5')
-        self.assertEqual([new, new, old, old, new, new], self.policies())
+        self.assertEqual([new, new, old, old, own, new], self.policies())
         self.run_all()
-        self.assertEqual([new] * 6, self.policies())
+        self.assertEqual([*[new] * 4, own, new], self.policies())
         self.assertEqual(('ready', 0), self.shown())
-
-    def test_later_of_two_policies_counts(self):
-        self.set_(None, 'breadth_first', LATE)
-        self.set_('h1', 'depth_first')
-        self.run_all()
-        new = ('breadth_first', 'variant')
-        self.assertEqual([('depth_first', 'group'), *[new] * 4],
-                         self.policies())
-        self.set_(None, None)
-        self.assertEqual([new] * 5, self.policies())
 
     def test_policy_that_does_not_exist_or_nobody_waits_for_is_not_set(self):
         def given_up():
             raise exception.RequestExpired(
                 method='group_set', subject='H100', wanted=1, waited=2)
-        for host in ('h1', None):
-            self.assertRaises(
-                exception.Invalid, self.set_, host, 'sideways')
-            self.assertRaises(
-                exception.RequestExpired, self.set_, host, 'breadth_first',
-                variant_sweep.Caller(check_wanted=given_up))
+        self.assertRaises(exception.Invalid, self.set_, 'h1', 'sideways')
+        self.assertRaises(
+            exception.RequestExpired, self.set_, 'h1', 'breadth_first',
+            variant_sweep.Caller(check_wanted=given_up))
         self.assertEqual([('depth_first', 'variant')] * 5, self.policies())
         self.assertFalse(self.has_rest())
 
@@ -575,12 +563,15 @@ class CrashTest(ChangeCase):
                 (info.allocation_policy, info.policy_source)
                 for info in group_admin.list_all(self.db))
 
+        def set_(policy):
+            variant_admin.set_(self.db, dataclasses.replace(
+                H100, allocation_policy=policy))
+
         def change():
-            group_admin.set_(self.db, None, 'H100', 'breadth_first')
+            set_('breadth_first')
 
         def undo():
-            group_admin.set_(self.db, None, 'H100', 'depth_first')
-            group_admin.set_(self.db, 'h2', 'H100', 'depth_first')
+            set_('depth_first')
         variant_admin.create(self.db, H100)
         undo()
         before = policies()

@@ -249,11 +249,13 @@ class VerbMachine(RuleBasedStateMachine):
     def clean(self, place):
         device = self.at(place)
         state = self.states[device]
-        if self.attempt('clean', withdrawal.clean, device, OPERATOR,
-                        allowed=state not in ('assigned', 'retired')
-                        and not self.is_held(device, 'identity_changed')):
-            self.states[device] = (
-                state if state == 'cleaning' else 'dirty')
+        if self.attempt('clean', released.clean, device, OPERATOR,
+                        allowed=state != 'assigned'
+                        or device in self.withdrawn):
+            if device in self.withdrawn:
+                self.withdrawn.discard(device)
+            elif state != 'cleaning':
+                self.states[device] = 'dirty'
 
     def is_held(self, uuid, kind):
         with self.case.db.reader() as session:

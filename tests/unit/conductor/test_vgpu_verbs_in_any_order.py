@@ -398,7 +398,7 @@ class VerbMachine(RuleBasedStateMachine):
         self.clean_one(self.draw(data))
 
     def clean_one(self, device):
-        if self.attempt('clean', device, withdrawal.clean, OPERATOR):
+        if self.attempt('clean', device, released.clean, OPERATOR):
             self.forget_unseen(self.unit(device))
 
     @rule(data=st.data())

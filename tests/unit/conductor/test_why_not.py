@@ -117,7 +117,7 @@ class _World:
             elif verb == 'disable':
                 device_admin.set_(self.db, uuid, 'op', enabled=False)
             elif verb == 'clean':
-                withdrawal.clean(self.db, uuid, 'me')
+                released.clean(self.db, uuid, 'me')
             elif verb == 'quarantine':
                 withdrawal.quarantine(self.db, uuid, 'looked at', 'me')
             elif verb == 'drain':

@@ -43,7 +43,7 @@ class WithdrawalCase(test_cleaning.CleaningCase):
         return self.shown(uuid)
 
     def clean(self, uuid):
-        withdrawal.clean(self.db, uuid, OPERATOR)
+        released.clean(self.db, uuid, OPERATOR)
         return self.shown(uuid)
 
     def refused(self, call, *arguments):
@@ -240,22 +240,14 @@ class CleanTest(WithdrawalCase):
     def test_assigned_device_is_refused_with_its_instance(self):
         self.boot()
         message = self.refused(
-            withdrawal.clean, self.first().uuid, OPERATOR)
+            released.clean, self.first().uuid, OPERATOR)
         self.assertIn('device h1 0000:00:00.0', message)
         self.assertIn('it is assigned: instance i1 has it', message)
-
-    def test_exchanged_device_is_refused_with_both_ways_out(self):
-        hosts.store(self.db, base.scan((base.replace(0, dsn='other'),)))
-        [device] = [device for device in device_admin.list_all(self.db)
-                    if device.present]
-        message = self.refused(withdrawal.clean, device.uuid, OPERATOR)
-        self.assertIn('device replace', message)
-        self.assertIn('device release', message)
 
     def test_unmanaged_device_is_refused(self):
         variant_admin.delete(self.db, 'H100')
         self.assertIn('the host may use it', self.refused(
-            withdrawal.clean, self.first().uuid, OPERATOR))
+            released.clean, self.first().uuid, OPERATOR))
 
 
 class VFTest(WithdrawalCase):
@@ -290,8 +282,6 @@ class VFTest(WithdrawalCase):
         self.quarantine(self.gpu.uuid)
         self.assertEqual(['assigned', 'quarantined', 'quarantined'],
                          sorted(self.states()))
-        self.assertIn('instance i1', self.refused(
-            withdrawal.clean, self.gpu.uuid, OPERATOR))
         releases.release(self.db, base.uuids(granted))
         self.assertEqual(['quarantined'] * 3, self.states())
         self.clean(self.gpu.uuid)
@@ -321,7 +311,7 @@ class VFTest(WithdrawalCase):
         self.quarantine(self.gpu.uuid)
         self.assertIn(
             f'its GPU {self.gpu.address} is quarantined; name the GPU',
-            self.refused(withdrawal.clean, self.vfs[0].uuid, OPERATOR))
+            self.refused(released.clean, self.vfs[0].uuid, OPERATOR))
 
     def test_release_of_the_gpu_takes_back_its_quarantine(self):
         granted = self.claim(variant='MI300X-VF')
@@ -367,7 +357,7 @@ class VFTest(WithdrawalCase):
             name='MI300X', vendor='10de', device='74a1'))
         self.report(0)
         self.clean_all()
-        for call in (withdrawal.clean, released.release):
+        for call in (released.clean, released.release):
             self.quarantine(self.gpu.uuid)
             call(self.db, self.gpu.uuid, OPERATOR)
             self.clean_all()
@@ -404,7 +394,7 @@ class VFTest(WithdrawalCase):
             self.db)[-1].reason)
 
     def test_gpu_that_was_quarantined_without_vfs_is_never_reset(self):
-        for call in (withdrawal.clean, released.release):
+        for call in (released.clean, released.release):
             self.report(0)
             self.quarantine(self.gpu.uuid)
             self.report(2)
@@ -458,14 +448,11 @@ class MdevTest(vgpu_base.VGPUTestCase):
         self.assertEqual('provisioning', device_admin.show(
             self.db, row.uuid).state)
         exc = self.assertRaises(
-            exception.Conflict, withdrawal.clean, self.db, gpu.uuid, OPERATOR)
+            exception.Conflict, released.clean, self.db, gpu.uuid, OPERATOR)
         self.assertIn('instance i1', str(exc))
         releases.release(self.db, base.uuids(claim))
-        exc = self.assertRaises(
-            exception.Conflict, withdrawal.clean, self.db, gpu.uuid, OPERATOR)
-        self.assertIn('a vGPU on it is dirty', str(exc))
         self.clean_all()
-        withdrawal.clean(self.db, gpu.uuid, OPERATOR)
+        released.clean(self.db, gpu.uuid, OPERATOR)
         self.clean_all()
         self.ask(Q4=1)
 
@@ -491,10 +478,7 @@ class MdevTest(vgpu_base.VGPUTestCase):
                        fault='no such type')
         gpu, row = device_admin.list_all(self.db)
         self.assertEqual('quarantined', row.state)
-        self.assertIn('hold list', str(self.assertRaises(
-            exception.Conflict, withdrawal.clean, self.db, gpu.uuid,
-            OPERATOR)))
-        released.release(self.db, gpu.uuid, OPERATOR)
+        released.clean(self.db, gpu.uuid, OPERATOR)
         self.clean_all()
         self.ask(Q4=1)
 
@@ -518,7 +502,7 @@ class MdevTest(vgpu_base.VGPUTestCase):
         for call in (
                 lambda uuid: withdrawal.quarantine(
                     self.db, uuid, 'heat', OPERATOR),
-                lambda uuid: withdrawal.clean(self.db, uuid, OPERATOR)):
+                lambda uuid: released.clean(self.db, uuid, OPERATOR)):
             exc = self.assertRaises(
                 exception.Conflict, call, claim.assignments[0].device_uuid)
             self.assertIn('name the GPU 0000:00:00.0', str(exc))

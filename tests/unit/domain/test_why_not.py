@@ -153,8 +153,8 @@ class AdviceTest(oslotest_base.BaseTestCase):
             ('enable_type', ('T4 passthrough',), ()),
             (found.kind, found.subjects, found.left))
         self.assertEqual(
-            'enable T4 passthrough: gpgpu-manage vgpu-type enable T4 '
-            'passthrough --host h1', found.detail)
+            'enable T4 passthrough: gpgpu-manage vgpu-type enable h1 T4 '
+            'passthrough', found.detail)
 
     def test_one_instance_moves_rather_than_several(self):
         host = base.t4s(USED, USED, USED, USED,
@@ -282,8 +282,8 @@ class AdviceTest(oslotest_base.BaseTestCase):
                 (base.t4s(FREE, draining=True), 1,
                  'undrain the host: gpgpu-manage host undrain h1'),
                 (base.t4s(FREE, fields={0: DISABLED}), 1,
-                 'enable 0000:00:00.0: gpgpu-manage device set h1 '
-                 '0000:00:00.0 --enable'),
+                 'enable 0000:00:00.0: gpgpu-manage hold remove h1 '
+                 '0000:00:00.0 --kind disabled'),
                 (base.t4s(FREE), 2,
                  'request 1 of CUSTOM_GPU_T4 instead of 2')):
             found = why_not.advice(host, base.request(count))

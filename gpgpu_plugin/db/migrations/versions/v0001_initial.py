@@ -186,9 +186,8 @@ def _variant_changes() -> None:
                   comment='Number among the changes of all variants.'),
         sa.Column('variant_id', sa.Integer(), nullable=False,
                   comment='Variant of the groups.'),
-        sa.Column('vgpu_type', sa.String(64),
-                  comment='Type that is enabled or disabled; NULL: groups '
-                          'lose the allocation policy of their own.'),
+        sa.Column('vgpu_type', sa.String(64), nullable=False,
+                  comment='Type that is enabled or disabled.'),
         sa.Column('enabled', sa.Boolean(), nullable=False,
                   comment='Whether that type is enabled.'),
         sa.PrimaryKeyConstraint('version', name='pk_variant_changes'),

@@ -27,7 +27,7 @@ class GroupTest(base.ConductorTestCase):
                           'h1', 'H100', 'random')
         for host, variant, words in (
                 ('h1', 'L4', 'group L4 on h1 (known there: H100)'),
-                ('h9', 'H100', 'host h9'), (None, 'L4', 'variant L4')):
+                ('h9', 'H100', 'host h9')):
             exc = self.assertRaises(
                 exception.NotFound, group_admin.set_, self.db, host, variant,
                 'depth_first')
@@ -44,17 +44,13 @@ class GroupTest(base.ConductorTestCase):
             self.assertIn(words, str(exc))
 
     def test_events_say_whose_policy_it_is(self):
-        for host, policy in (('h1', 'breadth_first'), ('h1', None),
-                             (None, 'breadth_first')):
-            group_admin.set_(self.db, host, 'H100', policy)
+        for policy in ('breadth_first', None):
+            group_admin.set_(self.db, 'h1', 'H100', policy)
         self.assertEqual(
             [('h1', 'H100: allocation policy breadth_first, of the group'),
-             ('h1', 'H100: allocation policy depth_first, of the variant'),
-             (None, 'H100 on all hosts: allocation policy breadth_first, of '
-                    'the variant')],
+             ('h1', 'H100: allocation policy depth_first, of the variant')],
             [(event.host, event.detail) for event in event_admin.list_all(
-                self.db, objects.EventFilter(kind='group_set'),
-                oldest_first=True)])
+                self.db, objects.EventFilter(kind='group_set'))][::-1])
 
 
 class WithoutDevicesTest(base.ConductorTestCase):
