@@ -65,8 +65,8 @@ class EventList(reach.Command, lister.Lister):
                 f'no such event of instance {wanted.instance}. "gpgpu-manage '
                 f'why-not --server {wanted.instance}" says where it would '
                 f'fit; requests for which Placement had no candidate are '
-                f'recorded with [gpgpu] nova_notifications_topic alone, see '
-                f'"gpgpu-status upgrade check"')
+                f'recorded with [gpgpu_conductor] nova_notifications_topic '
+                f'alone, see "gpgpu-status upgrade check"')
         if len(found) == parsed_args.limit:
             self.note(f'there may be older events: list them with --marker '
                       f'{found[-1].marker}, or more at once with --limit')

@@ -18,7 +18,6 @@ from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
