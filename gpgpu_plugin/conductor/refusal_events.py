@@ -28,10 +28,9 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import author
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import notification as notification_db
+from gpgpu_plugin.domain import notification
 from gpgpu_plugin.domain import quota
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import notification as notification_obj
 from gpgpu_plugin.objects import scheduling
 
 LOG = logging.getLogger(__name__)
@@ -61,15 +60,13 @@ _Decision = tuple[object, ...]
 class _Refusal:
     """An event of a refusal.
 
-    :ivar row: what is stored; without a time, as of ``at``
-    :ivar payload: of the notification
+    :ivar event: what is stored; without a time, as of ``at``
     :ivar at: when, by the clock of the process
     :ivar id: of the row; None: it is not stored yet
     :ivar more: refusals that it stands for since its count was written
     """
 
-    row: event_db.Row
-    payload: notification_obj.RefusalPayload
+    event: event_db.Published
     at: float
     id: int | None = None
     more: int = 0
@@ -108,11 +105,10 @@ class RefusalEvents:
     def denied(self, by: author.Author, request: claim_obj.ClaimRequest,
                denied: exception.ClaimDenied) -> None:
         """Have it recorded that a claim was denied."""
-        row = event_db.denied(by, request, denied.reason,
-                              str(denied.kwargs.get('detail')))
         self._repeatable(
-            (request.instance_uuid, request.host, denied.reason), row,
-            notification_db.denied(row))
+            (request.instance_uuid, request.host, denied.reason),
+            event_db.denied(by, request, denied.reason,
+                            str(denied.kwargs.get('detail'))))
 
     def no_candidate(self, by: author.Author, instance_uuid: str,
                      project_id: str | None, detail: str) -> bool:
@@ -120,13 +116,12 @@ class RefusalEvents:
 
         :returns: whether it is an event of its own
         """
-        row = event_db.no_candidate(by, instance_uuid, project_id, detail)
-        self._observer(str(row['kind']))
-        return self._repeatable((instance_uuid, '', str(row['kind'])), row,
-                                notification_db.no_candidate(row))
+        self._observer(notification.NO_CANDIDATE)
+        return self._repeatable(
+            (instance_uuid, '', notification.NO_CANDIDATE),
+            event_db.no_candidate(by, instance_uuid, project_id, detail))
 
-    def _repeatable(self, key: _Key, row: event_db.Row,
-                    payload: notification_obj.RefusalPayload) -> bool:
+    def _repeatable(self, key: _Key, event: event_db.Published) -> bool:
         """Have a refusal recorded; equal ones within a minute are counted.
 
         :param key: what equal refusals have in common
@@ -141,22 +136,22 @@ class RefusalEvents:
             if len(self._waiting) >= _LIMIT:
                 self._dropped += 1
                 return False
-            found = self._add(row, payload)
+            found = self._add(event)
             _keep(self._denials, key, found)
-            return found.row is row
+            return found.event is event
 
-    def _add(self, row: event_db.Row,
-             payload: notification_obj.RefusalPayload) -> _Refusal:
+    def _add(self, event: event_db.Published) -> _Refusal:
         """Have a refusal stored, or counted if its project has had many.
 
         :returns: the event that stands for it
         """
+        row, _ = event
         key = row['kind'], row['project_id']
         last = self._last.get(key)
         if not self._quota.take(key) and last is not None:
             self._repeat(last)
             return last
-        refusal = _Refusal(row=row, payload=payload, at=self._clock())
+        refusal = _Refusal(event=event, at=self._clock())
         _keep(self._last, key, refusal)
         self._waiting.append(refusal)
         return refusal
@@ -182,10 +177,9 @@ class RefusalEvents:
             if len(self._waiting) + len(new) > _LIMIT:
                 return False
             for key, refusal in new.items():
-                row = event_db.filtered(by, refusal)
                 if not refusal.passed:
-                    self._observer(str(row['kind']))
-                self._add(row, notification_db.filtered(row, refusal))
+                    self._observer('filter_refused')
+                self._add(event_db.filtered(by, refusal))
                 _keep(self._filtered, key, None)
             return True
 
@@ -244,9 +238,8 @@ class RefusalEvents:
         """Record refusals, and notify of them; return their events' ids."""
         now = self._clock()
         return event_db.store(session, [
-            ({'at': clock.utc(session, now - refusal.at), **refusal.row},
-             [notification_db.refused(refusal.payload)])
-            for refusal in chunk])
+            ({'at': clock.utc(session, now - refusal.at), **row}, published)
+            for refusal in chunk for row, published in [refusal.event]])
 
     def _store_singly(self, chunk: Sequence[_Refusal]) -> bool:
         """Store the first ones that wait, and drop what is refused alone.
@@ -263,7 +256,8 @@ class RefusalEvents:
             except exception.ConductorUnavailable:
                 raise
             except Exception:
-                LOG.exception('Cannot record %s; dropping it', refusal.row)
+                LOG.exception(
+                    'Cannot record %s; dropping it', refusal.event[0])
                 failures += 1
                 self._remove(1, dropped=1)
         return True

@@ -52,6 +52,9 @@ _Objects: typing.TypeAlias = (
 Row = dict[str, object]
 """Values of an event, by column."""
 
+Published = tuple[Row, Sequence[notification_db.Notification]]
+"""An event with its notifications."""
+
 TABLE = sa.Table(
     'events', column.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
@@ -182,31 +185,37 @@ def _of_notification(
 
 
 def denied(by: author.Author, request: claim_obj.ClaimRequest,
-           reason: str, detail: str) -> Row:
+           reason: str, detail: str) -> Published:
     """Return the event of a claim that is denied, but for its time."""
-    return _values(by, 'claim_denied', request.host, detail) | {
+    row = _values(by, 'claim_denied', request.host, detail) | {
         # Of a claim that may be malformed.
         'instance_uuid': request.instance_uuid[:_UUID],
         'project_id': request.project_id[:_LONGEST],
         'reason': reason[:_REASON]}
+    return row, [notification_db.refused(
+        row, 'gpgpu-conductor', {str(row['reason']): 1}, None)]
 
 
-def filtered(by: author.Author, refusal: scheduling.FilterRefusal) -> Row:
+def filtered(by: author.Author,
+             refusal: scheduling.FilterRefusal) -> Published:
     """Return the event of a decision in which a filter refused hosts."""
-    return _values(by, 'filter_refused', None, refusal.text) | {
+    row = _values(by, 'filter_refused', None, refusal.text) | {
         'at': refusal.at, 'request_id': refusal.request_id,
         'instance_uuid': refusal.instance_uuid,
         'project_id': refusal.project_id,
         'reason': refusal.reason[:_REASON]}
+    return row, [notification_db.refused(
+        row, refusal.filter, refusal.reasons, refusal.passed)]
 
 
 def no_candidate(by: author.Author, instance_uuid: str,
-                 project_id: str | None, detail: str) -> Row:
+                 project_id: str | None, detail: str) -> Published:
     """Return the event of a request without a candidate, but for its time."""
-    return _values(by, 'no_candidate', None, detail) | {
+    row = _values(by, 'no_candidate', None, detail) | {
         'instance_uuid': instance_uuid[:_UUID],
         'project_id': project_id and project_id[:_LONGEST],
         'reason': notification.NO_CANDIDATE}
+    return row, [notification_db.refused(row, 'placement', {}, 0)]
 
 
 def has_refusal(session: orm.Session, instance_uuid: str,
@@ -220,8 +229,7 @@ def has_refusal(session: orm.Session, instance_uuid: str,
             ).limit(1)) is not None
 
 
-def store(session: orm.Session, events: Sequence[tuple[
-        Row, Sequence[notification_db.Notification]]]) -> list[int]:
+def store(session: orm.Session, events: Sequence[Published]) -> list[int]:
     """Store events with their notifications; return their ids."""
     if not events:
         return []

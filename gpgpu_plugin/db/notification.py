@@ -27,7 +27,6 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import notification as objects
-from gpgpu_plugin.objects import scheduling
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.db import device as device_db
@@ -51,9 +50,6 @@ _NAMES = (
     .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True))))
 
 _LONGEST_SERIAL = 255
-
-CONDUCTOR = 'gpgpu-conductor'
-"""Value of ``refused_by`` for a claim that is denied."""
 
 
 def enable(session: orm.Session, publisher_id: str | None) -> None:
@@ -239,44 +235,16 @@ def _seconds(began: datetime.datetime, ended: datetime.datetime) -> int:
     return max(0, int((ended - began).total_seconds()))
 
 
-def denied(event: _Row) -> objects.RefusalPayload:
-    """Return the payload for a claim that is denied now.
+def refused(event: _Row, refused_by: str, hosts_refused: Mapping[str, int],
+            hosts_left: int | None) -> Notification:
+    """Return the notification of a refusal.
 
     :param event: values of its row in ``events``, by column
     """
-    return objects.RefusalPayload(
-        **_refusal(event), refused_by=CONDUCTOR,
-        hosts_refused={event['reason']: 1}, hosts_left=None)
-
-
-def no_candidate(event: _Row) -> objects.RefusalPayload:
-    """Return the payload for a request without a candidate in Placement.
-
-    :param event: as for ``denied``
-    """
-    return objects.RefusalPayload(
-        **_refusal(event), refused_by='placement', hosts_refused={},
-        hosts_left=0)
-
-
-def filtered(event: _Row, refusal: scheduling.FilterRefusal,
-             ) -> objects.RefusalPayload:
-    """Return the payload for a decision in which a filter refused hosts.
-
-    :param event: as for ``denied``
-    """
-    return objects.RefusalPayload(
-        **_refusal(event), refused_by=refusal.filter,
-        hosts_refused=dict(refusal.reasons), hosts_left=refusal.passed)
-
-
-def _refusal(event: _Row) -> dict[str, typing.Any]:
-    return {name: event[name] for name in (
-        'request_id', 'instance_uuid', 'project_id', 'host', 'reason',
-        'detail')}
-
-
-def refused(refusal: objects.RefusalPayload) -> Notification:
-    """Return the notification of a refusal."""
     return notification.of_refusal(
-        {refusal.reason, *refusal.hosts_refused}, refusal.hosts_left), refusal
+        {event['reason'], *hosts_refused}, hosts_left,
+    ), objects.RefusalPayload(
+        refused_by=refused_by, hosts_refused=dict(hosts_refused),
+        hosts_left=hosts_left, **{name: event[name] for name in (
+            'request_id', 'instance_uuid', 'project_id', 'host', 'reason',
+            'detail')})
