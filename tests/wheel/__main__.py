@@ -8,10 +8,8 @@ nothing but Python, git and a package index. Exit code 1 when a claim is false.
 
 from __future__ import annotations
 
-import configparser
 import os
 import pathlib
-import re
 import sys
 import tempfile
 import time
@@ -21,15 +19,6 @@ from tests.wheel import claims
 from tests.wheel import distribution
 from tests.wheel import fresh
 from tests.wheel import interpreters
-
-CLASSIFIER = re.compile(r'Programming Language :: Python :: (3\.\d+)')
-
-
-def promised() -> list[str]:
-    """Return the versions of Python that setup.cfg names."""
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read(distribution.TOP / 'setup.cfg', encoding='utf-8')
-    return CLASSIFIER.findall(parser['metadata']['classifiers'])
 
 
 def prove(interpreter: interpreters.Interpreter, wheel: pathlib.Path,
@@ -41,7 +30,7 @@ def prove(interpreter: interpreters.Interpreter, wheel: pathlib.Path,
         environment.prove()
     except claims.WrongError as exc:
         # A newer one than we promise may lack wheels of what we need.
-        word = ('FALSE' if interpreter.minor in promised()
+        word = ('FALSE' if interpreter.minor in interpreters.promised()
                 else 'NOT PROVEN, and not promised')
         wrong = f'{word}: {exc}'
     lines = [*environment.proved, *([wrong] if wrong else [])]
@@ -71,7 +60,7 @@ def main() -> int:
         with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             proved = list(pool.map(lambda interpreter: prove(
                 interpreter, wheel, folder / interpreter.minor), found))
-    absent = sorted(set(promised()) - {
+    absent = sorted(set(interpreters.promised()) - {
         interpreter.minor for interpreter in found})
     if absent:
         print(f'Promised and not at hand here: {", ".join(absent)}')

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import pathlib
 import re
@@ -16,6 +17,8 @@ OLDEST = (3, 11)
 # alone; pyenv's shims fail for a version that is not chosen.
 ASK = 'import ensurepip, sys, venv; print(*sys.version_info[:3])'
 NAME = re.compile(r'python3\.(\d+)')
+CLASSIFIER = re.compile(r'Programming Language :: Python :: (3\.\d+)')
+TOP = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Interpreter(NamedTuple):
@@ -43,6 +46,22 @@ def found() -> list[Interpreter]:
     return sorted(by_minor.values())
 
 
+def promised() -> list[str]:
+    """Return the versions of Python that setup.cfg names."""
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(TOP / 'setup.cfg', encoding='utf-8')
+    return CLASSIFIER.findall(parser['metadata']['classifiers'])
+
+
+def newest() -> Interpreter | None:
+    """Return the newest promised one, if it is newer than this one."""
+    names = promised()
+    return max((interpreter for interpreter in found()
+                if interpreter.minor in names
+                and interpreter.version[:2] > sys.version_info[:2]),
+               default=None)
+
+
 def _candidates() -> Iterator[str]:
     yield getattr(sys, '_base_executable', sys.executable)
     pyenv = pathlib.Path(os.environ.get('PYENV_ROOT', '~/.pyenv'))
@@ -61,3 +80,8 @@ def _ask(path: str) -> Interpreter | None:
         return None
     major, minor, micro = map(int, done.stdout.split())
     return Interpreter((major, minor, micro), path)
+
+
+if __name__ == '__main__':
+    interpreter = newest()
+    print(interpreter.path if interpreter else '')
