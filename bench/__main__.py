@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from bench import boots
 from bench import candidates
 from bench import claims
 from bench import denials
@@ -26,8 +27,8 @@ from bench.simulation import command
 from tests.fixtures import cleaned
 from tests.fixtures import services
 
-BENCHMARKS = {'candidates': candidates.run, 'claims': claims.run,
-              'denials': denials.run, 'feed': feed.run,
+BENCHMARKS = {'boots': boots.run, 'candidates': candidates.run,
+              'claims': claims.run, 'denials': denials.run, 'feed': feed.run,
               'filters': filters.run, 'lists': lists.run,
               'reports': reports.run, 'scan': scan.run,
               'variants': variants.run}

@@ -10,6 +10,7 @@ import fixtures
 from oslotest import base
 
 from bench import __main__ as main
+from bench import boots
 from bench import report
 
 SLOW = report.Row(what='claims', unit='1/s', ours=50.0, peer=10.0,
@@ -102,6 +103,30 @@ class MainTest(base.BaseTestCase):
         self.assertRaises(SystemExit, main.main, [])
         self.assertEqual([], self.ran)
         self.assertIn('no-such-program', self.printed())
+
+
+class BootsTest(base.BaseTestCase):
+    """The clouds themselves: tests/functional/test_boots.py."""
+
+    @staticmethod
+    def figures(one_by_one, at_once):
+        return {mode: {'servers': 16, 'active': active, 'cpu': 0.5}
+                for mode, active in zip(
+                    boots.MODES, (one_by_one, at_once), strict=True)}
+
+    def test_peers_may_refuse_servers(self):
+        result = boots.result(
+            self.figures(16, 16), {'x': self.figures(16, 4)})
+        self.assertEqual((), result.wrong)
+        self.assertEqual(
+            [(16, 16, 'peer: x, which refused 0'), (500, 500, 'peer: x'),
+             (16, 4, 'peer: x, which refused 12'), (500, 500, 'peer: x')],
+            [(row.ours, row.peer, row.note) for row in result.rows])
+
+    def test_server_that_the_plugin_refuses_is_wrong(self):
+        result = boots.result(self.figures(16, 15), {})
+        self.assertEqual(
+            ('1 of 16 servers were refused, at once',), result.wrong)
 
 
 class NamesTest(base.BaseTestCase):
