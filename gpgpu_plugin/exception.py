@@ -149,6 +149,12 @@ class CallerRefused(ConductorUnavailable):
     msg_fmt = 'gpgpu-conductor refused %(method)s: %(reason)s'
 
 
+class MessageRefused(CallerRefused):
+    """A message to a host is not signed by a conductor; nothing was done."""
+
+    msg_fmt = 'nova-compute refused message %(method)s: %(reason)s'
+
+
 class NotOwner(GPUPluginException):
     """A host asked for a change of what is another host's; nothing was done.
 

@@ -19,6 +19,7 @@ from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.compute import worker
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 if typing.TYPE_CHECKING:
@@ -117,7 +118,8 @@ class HostService:
                 tracker.refresh, tracker.assignments_changed, self._usage,
                 self._examine, functools.partial(
                     tracker.api.answer, gpgpu_context.admin(),
-                    tracker.host))])
+                    tracker.host))],
+            guard=compute_api.guard_of(tracker.conf, tracker.host))
         server.start()
         self._server = server
 

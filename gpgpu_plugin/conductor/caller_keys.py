@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
@@ -68,6 +69,19 @@ class CallerKeys:
             self._db.write(caller_key_db.forget)
         caller_key_db.serve(caller_key_db.Call(
             nonce=nonce, seconds=seconds, again=again))
+
+
+def of_session(db: api.Database, masters: Iterable[signature.MasterKey],
+               host: str) -> signature.CallerKey | None:
+    """Return the key with which a host's nova-compute signs now.
+
+    :returns: None: it does not sign, or its key is revoked
+    """
+    with db.reader() as session:
+        found = caller_key_db.of_session(session, host)
+    return next((
+        master.derive(gpgpu_context.CallerKind.HOST, host, found[0])
+        for master in masters if found and master.id == found[1]), None)
 
 
 def make(db: api.Database, master: signature.MasterKey,

@@ -62,7 +62,8 @@ class ConductorManager(operator_calls.OperatorCalls):
             request.host, ctxt.wanted, self._conf.gpgpu.rpc_timeout)
         return sessions.begin(
             self._by_host(ctxt, request.host), request,
-            conf_gpgpu.silent_after(self._conf))
+            conf_gpgpu.silent_after(self._conf),
+            ctxt.caller.number if ctxt.caller else None)
 
     def digest(self, ctxt: _Context, *, origin: session_obj.Origin) -> int:
         return sessions.digest(self._db, origin)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import socket
 import typing
@@ -83,7 +84,11 @@ class ConductorService:
         migration.check_current(self.database.engine)
         self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
         self._notifier = self._make_notifier(conf)
-        compute = compute_api.ComputeAPI(conf, self._transport)
+        masters = (
+            key_files.masters(conf) if key_files.is_required(conf) else ())
+        compute = compute_api.ComputeAPI(
+            conf, self._transport, functools.partial(
+                caller_keys.of_session, self.database, masters))
         self._leases = leases.LeaseWatch(
             self.database, compute, conf_gpgpu.silent_after(conf))
         self._variants = variant_sweep.VariantSweep(self.database, compute)
@@ -107,8 +112,6 @@ class ConductorService:
                          conf, self.database, compute, self._variants.wake,
                          self._refused, self._requests,
                          self._monitoring.counters.cleaned, self.choices)]
-        masters = (
-            key_files.masters(conf) if key_files.is_required(conf) else ())
         verifier = guard.Verifier(
             masters, caller_keys.CallerKeys(self.database),
             ) if masters else None
@@ -130,7 +133,7 @@ class ConductorService:
             rpc_transport.pinged_topic(conf), ping.Pinged,
             [ping.PingEndpoint(
                 conf, self._transport, lambda: self._gate.reason)],
-            guard.Verifier(masters, ping.AnyKey()) if masters else None)
+            guard.Verifier(masters, guard.AnyKey()) if masters else None)
 
     def _make_notifier(self, conf: cfg.ConfigOpts) -> notifier.Notifier | None:
         """Return the sender of notifications; None: they are off."""

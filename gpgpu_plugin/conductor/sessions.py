@@ -64,22 +64,23 @@ def compare_timeout(host: str, wanted: float | None, limit: float) -> None:
 
 
 def begin(db: api.Database, request: objects.SessionRequest,
-          timeout: float) -> objects.Session:
+          timeout: float, key_number: int | None = None) -> objects.Session:
     """Begin a session (Conductor.begin_session).
 
     :param timeout: seconds of silence after which another machine may speak
         for the host
+    :param key_number: of the key that signed the call; None: it is not signed
     """
     def work(session: orm.Session) -> objects.Session:
         host = host_db.lock(session, request.host)
         if host is None:
             raise _HostUnknown
-        return _begin(session, host, request, timeout)
+        return _begin(session, host, request, timeout, key_number)
 
     def first(session: orm.Session) -> objects.Session:
         host = (host_db.lock(session, request.host)
                 or _insert_host(session, request))
-        return _begin(session, host, request, timeout)
+        return _begin(session, host, request, timeout, key_number)
     try:
         return db.write(work)
     except _HostUnknown:
@@ -90,7 +91,7 @@ def begin(db: api.Database, request: objects.SessionRequest,
 
 def _begin(session: orm.Session, host: host_db.HostRow,
            request: objects.SessionRequest,
-           timeout: float) -> objects.Session:
+           timeout: float, key_number: int | None) -> objects.Session:
     cloud = _check_cloud(session, request)
     _check_node(host, request)
     before = host_rows.load_one(session, host)
@@ -104,7 +105,9 @@ def _begin(session: orm.Session, host: host_db.HostRow,
             host=host.name, expected=request.expected,
             current=host.session)
     _check_machine(session, host, request, timeout)
-    after = _accepted(session, before, request, restored=restored)
+    after = _accepted(
+        session, before.change_host(key_number=key_number), request,
+        restored=restored)
     after = after.note_host(
         'session', f'{after.host.session}, start {request.start_uuid}')
     if restored:
@@ -153,7 +156,7 @@ def _insert_host(session: orm.Session,
         changed_at=clock.epoch(session), deleted=0, problems='[]',
         reported_at=None, session=0, session_began_at=clock.utc(session),
         variants_version=0, plugin_version=_version(request),
-        start_uuid=None, machine='{}',
+        start_uuid=None, key_number=None, machine='{}',
         # No machine speaks for it yet.
         heard_at=0, takeover=False, report_number=0, comparison_number=0,
         report_digest=None, report_generation=0))

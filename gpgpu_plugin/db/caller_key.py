@@ -93,6 +93,20 @@ def is_valid(session: orm.Session, kind: str, name: str,
         TABLE.c.revoked_at.is_(None))) is not None
 
 
+def of_session(session: orm.Session, host: str) -> tuple[int, str] | None:
+    """Return the number and the master key of the key of a host's session.
+
+    :returns: None: the host does not sign its calls, or its key is revoked
+    """
+    found = session.execute(
+        sa.select(TABLE.c.number, TABLE.c.master_id)
+        .join(tables.HOSTS, TABLE.c.number == tables.HOSTS.c.key_number)
+        .where(_of('host', tables.HOSTS.c.name), TABLE.c.revoked_at.is_(None),
+               tables.HOSTS.c.name == host, tables.HOSTS.c.deleted == 0),
+        ).first()
+    return None if found is None else (found.number, found.master_id)
+
+
 def add(session: orm.Session, kind: str, name: str, master_id: str) -> int:
     """Store that a key was made; return its number.
 

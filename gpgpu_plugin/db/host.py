@@ -44,6 +44,7 @@ class HostRow:
     variants_version: int
     plugin_version: str
     start_uuid: str | None
+    key_number: int | None
     machine: str
     heard_at: float
     takeover: bool

@@ -59,6 +59,9 @@ HOSTS = sa.Table(
     sa.Column('start_uuid', column.UUID,
               comment='That start. NULL: the host must begin a new session, '
               'since the database was restored.'),
+    sa.Column('key_number', sa.Integer,
+              comment='Number of the key with which that start signs; NULL: '
+              'it does not.'),
     sa.Column('machine', sa.Text, nullable=False, default='{}',
               comment='JSON of the identity of its machine.'),
     sa.Column('heard_at', sa.Double, nullable=False,

@@ -171,7 +171,8 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
             self._observe(incoming, exc)
             if caller is None:
                 raise
-            LOG.exception('Cannot execute a call of %s %s', caller.kind,
+            LOG.exception('Cannot execute %s, signed with the key of %s %s',
+                          incoming.message.get('method'), caller.kind,
                           caller.name)
             return answer.of_error(caller.answer_mac, exc)
         else:

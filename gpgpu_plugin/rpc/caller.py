@@ -45,6 +45,14 @@ def hosts(owner: str | None, *,
     return _allowed(_Kind.HOST, Rule(owner=owner, once=once))
 
 
+def conductors() -> Callable[[_Method], _Method]:
+    """Return a decorator: conductors send it to a host, with the host's key.
+
+    Host and conductor have this key, and no call of the host has this topic.
+    """
+    return _allowed(_Kind.HOST, Rule())
+
+
 def schedulers() -> Callable[[_Method], _Method]:
     """Return a decorator: schedulers may call the method."""
     return _allowed(_Kind.SCHEDULER, Rule())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """RPC API that nova-compute serves for its host: contract and client.
 
-``compute.manager`` implements the contract. All methods are casts. The answer
-to a question is a message to the conductors, Conductor.answer: it is signed,
-which a reply of oslo.messaging is not, and the host's user of the broker needs
+``compute.manager`` implements the contract. All methods are casts, signed with
+the host's key. The answer to a question is a message to the conductors,
+Conductor.answer: the host's user of the broker needs
 no permission to write to the exchange of replies (``amq.default``), by which
 it could put messages into any queue.
 """
@@ -12,14 +12,21 @@ from __future__ import annotations
 
 import time
 import typing
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin import exception
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import guard
+from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 VERSION = '2.0'
@@ -43,12 +50,14 @@ _Context = gpgpu_context.RequestContext
 class Compute(typing.Protocol):
     """Methods that one host's nova-compute serves."""
 
+    @caller.conductors()
     def refresh(self, ctxt: _Context) -> None:
         """Fetch the inventory, update Placement and clean dirty devices.
 
         The conductor casts it after a change that concerns the host.
         """
 
+    @caller.conductors()
     def assignments_changed(self, ctxt: _Context) -> None:
         """Fetch the host's assignments, then do what ``refresh`` does.
 
@@ -56,6 +65,7 @@ class Compute(typing.Protocol):
         for example when the source of a migration confirms it.
         """
 
+    @caller.conductors()
     def ask(self, ctxt: _Context, *, question: str, asked_at: float,
             assignments: Sequence[claim_obj.Assignment]) -> None:
         """Answer whether the host's instances use their assignments.
@@ -69,6 +79,7 @@ class Compute(typing.Protocol):
             may be empty
         """
 
+    @caller.conductors()
     def examine(self, ctxt: _Context, *, question: str, asked_at: float,
                 repairs: Sequence[drift.Repair]) -> None:
         """Answer with the drifts of this host, after some repairs.
@@ -79,18 +90,58 @@ class Compute(typing.Protocol):
         """
 
 
+class _Guard(guard.Guard):
+    """Guard of a host, whose messages are signed with its own key."""
+
+    def check(self, ctxt: Mapping[str, object], method: str,
+              arguments: Mapping[str, object]) -> gpgpu_context.Caller | None:
+        """Return whose key signed a message; None: they are not signed.
+
+        :raises MessageRefused: it is not signed for this host, or too old
+        """
+        try:
+            return super().check(ctxt, method, arguments)
+        except exception.CallerRefused as exc:
+            raise exception.MessageRefused(
+                None, **exc.kwargs) from None
+
+
+def guard_of(conf: cfg.ConfigOpts, host: str) -> guard.Guard:
+    """Return the check of messages to a host.
+
+    :raises ConfigInvalid: messages are signed, and the host has no key
+    """
+    kind = gpgpu_context.CallerKind.HOST
+    return _Guard(
+        (Compute,), kind, rpc_transport.compute_topic(conf),
+        guard.Verifier([key_files.of_caller(conf, kind, host)],
+                       guard.AnyKey())
+        if key_files.is_required(conf) else None)
+
+
 class ComputeAPI:
-    """Messages to the nova-compute of a host."""
+    """Messages to the nova-compute of a host.
+
+    :param key_of: returns the key of a host's nova-compute, with which it
+        verifies messages; None: they are not signed
+    """
 
     def __init__(self, conf: cfg.ConfigOpts,
-                 transport: rpc_transport.Transport | None = None) -> None:
+                 transport: rpc_transport.Transport | None = None,
+                 key_of: Callable[[str], signature.CallerKey | None] = (
+                     lambda host: None)) -> None:
         self._conf = conf
+        self._key_of = key_of
         self._transport = transport or rpc_transport.get_transport(conf)
         self._client = rpc_transport.client(
             self._transport, rpc_transport.compute_topic(conf), VERSION)
 
     def _host(self, host: str) -> contract.Client:
-        return contract.Client(self._client.prepare(server=host))
+        key = self._key_of(host)
+        return contract.Client(
+            self._client.prepare(server=host),
+            signing=None if key is None else contract.Signing(
+                signer=key, topic=rpc_transport.compute_topic(self._conf)))
 
     def refresh(self, ctxt: _Context, host: str) -> None:
         """Notify a host that its data in the conductor changed; do not wait.

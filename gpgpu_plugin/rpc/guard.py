@@ -52,15 +52,46 @@ class Book(typing.Protocol):
         """
 
 
+class AnyKey:
+    """Book without a database: for pings, and on hosts.
+
+    A ping changes nothing, so a ping signed with a revoked key is answered,
+    too. A host has its own key alone.
+    """
+
+    def is_valid(self, _kind: str, _name: str, _number: int) -> bool:
+        """Take the signature of any key that was made."""
+        return True
+
+    def serve(self, _nonce: str | None, _seconds: float,
+              _again: exception.CallerRefused) -> None:
+        """Note nothing that others could see."""
+
+
+class Keys(typing.Protocol):
+    """Source of keys: a master key, or a host's own key."""
+
+    @property
+    def id(self) -> str:
+        """Return the ID of the master key from which they are derived."""
+
+    def derive(self, kind: _Kind, name: str,
+               number: int) -> signature_mod.CallerKey:
+        """Return a key.
+
+        :raises Invalid: there is no such key
+        """
+
+
 class Verifier:
     """Verifies signatures for all servers of a conductor. Thread-safe.
 
-    :param masters: the master keys, see rpc.signature
+    :param masters: the master keys, see rpc.signature; on a host its own key
     :param clock: returns the seconds since the epoch
     :param passed: returns seconds that only grow
     """
 
-    def __init__(self, masters: Sequence[signature_mod.MasterKey], book: Book,
+    def __init__(self, masters: Sequence[Keys], book: Book,
                  clock: Callable[[], float] = time.time,
                  passed: Callable[[], float] = time.monotonic) -> None:
         self._masters = {master.id: master for master in masters}
@@ -140,15 +171,14 @@ class Verifier:
         if master is None:
             raise refused(
                 method, f'the key of {_who(signed)} is derived from another '
-                        f'master key, {signed.master_id!a:.50}, than those of '
-                        f'this gpgpu-conductor, '
-                        f'{", ".join(sorted(self._masters))}')
+                        f'master key, {signed.master_id!a:.50}, than those '
+                        f'here, {", ".join(sorted(self._masters))}')
         try:
             return master.derive(_Kind(signed.kind), signed.name,
                                  signed.number)
         except (ValueError, exception.Invalid):
-            raise refused(method, 'its signature has an invalid kind or '
-                                  'name') from None
+            raise refused(method, 'its signature has an invalid kind, name '
+                                  'or number') from None
 
     def _check_age(self, signed: signature_mod.Signature, method: str,
                    limit: float) -> None:

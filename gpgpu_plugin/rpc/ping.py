@@ -21,7 +21,6 @@ import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import conductor_client
@@ -48,22 +47,6 @@ class PingAnswer:
     rpc_version: str
     started_at: float
     unfit: str = ''
-
-
-class AnyKey:
-    """Book for a ping, which must be answered without the database.
-
-    A ping changes nothing, so a ping signed with a revoked key is answered,
-    too.
-    """
-
-    def is_valid(self, _kind: str, _name: str, _number: int) -> bool:
-        """Take the signature of any key that was made."""
-        return True
-
-    def serve(self, _nonce: str | None, _seconds: float,
-              _again: exception.CallerRefused) -> None:
-        """Answer a copy of a ping."""
 
 
 class Pinged(typing.Protocol):

@@ -131,6 +131,22 @@ class CallerKey:
                          str(self.number), self.master_id,
                          _base64(self.secret)))
 
+    @property
+    def id(self) -> str:
+        """Return the ID of the master key."""
+        return self.master_id
+
+    def derive(self, kind: _Kind, name: str, number: int) -> CallerKey:
+        """Return this key.
+
+        :raises Invalid: another one is asked for
+        """
+        if (kind, name, number) != (self.kind, self.name, self.number):
+            raise exception.Invalid(
+                field='key', value=number,
+                expected=f'{self.number} of {self.kind} {self.name}')
+        return self
+
     def sign(self, topic: str, method: str, arguments: Mapping[str, object],
              context: Mapping[str, object]) -> Signature:
         """Return the signature of a call that is sent now.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import queue as python_queue
 import socket
 import threading
+import time
 import uuid
 
 import amqp
@@ -20,6 +22,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import manager as compute_manager
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import schema
 from gpgpu_plugin.db import tables
@@ -33,6 +36,7 @@ from gpgpu_plugin.objects import scheduling as scheduling_obj
 from gpgpu_plugin.objects import usage as usage_obj
 from gpgpu_plugin.objects import what_if as what_if_obj
 from gpgpu_plugin.rpc import caller
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
@@ -435,6 +439,47 @@ class ForgeryTest(base.ConductorTestCase):
             self.origin('h2'), self.request(1, 'i9', host='h2'))
         self.assertEqual(['claim'] * 4, answered[2:])
 
+    def test_message_to_a_host_is_a_conductors(self):
+        """Show it with h2, whose key the attacker does not have this time."""
+        done, kept = python_queue.Queue(), f'attacker-{uuid.uuid4().hex[:8]}'
+        server = rpc_transport.server(
+            self.transport, rpc_transport.compute_topic(self.conf), 'h2',
+            [compute_manager.ComputeManager(
+                lambda: done.put('refreshed'), lambda: done.put('changed'),
+                done.put, done.put, done.put)],
+            guard=compute_api.guard_of(self.conf, 'h2'))
+        server.start()
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stop)
+        channel = self.channel()
+        topic = f'{rpc_transport.compute_topic(self.conf)}.h2'
+        channel.queue_declare(kept, auto_delete=True)
+        channel.queue_bind(kept, rpc_transport.EXCHANGE, topic)
+        self.db.write(lambda session: session.execute(
+            sa.update(tables.HOSTS).where(tables.HOSTS.c.name == 'h2')
+            .values(key_number=self.own_key.number)))
+        api = conductor_api.ConductorAPI(
+            self.conf, self.transport, caller=Kind.OPERATOR)
+        api.host_drain(context.admin(), 'h2', draining=True)
+        self.assertEqual('refreshed', done.get(timeout=60))
+        # A copy of that message, and what the attacker makes.
+        refused = self.refusals_of_hosts()
+        [copy] = self.consumed(channel, kept, 'refresh')
+        channel.basic_publish(copy, '', topic)
+        question = {'question': 'q1', 'asked_at': time.time(), 'repairs': [
+            drift.Repair.COMPARE]}
+        for signed in (None, self.right_keys[Kind.HOST].sign(
+                rpc_transport.compute_topic(self.conf), 'examine', question,
+                dict.fromkeys(context.SENT))):
+            self.publish(channel, topic, 'examine', question, signed,
+                         compute_api.VERSION)
+        self.assertTrue(patience.wait_until(
+            lambda: self.refusals_of_hosts() >= refused + 3))
+        self.assertTrue(done.empty())
+
+    def refusals_of_hosts(self):
+        return self.log.output.count('nova-compute refused message')
+
     @staticmethod
     def answer_as_attacker(channel, call, number):
         """Answer a call, with results and with errors in turn."""
@@ -466,10 +511,11 @@ class ForgeryTest(base.ConductorTestCase):
         return connection.channel()
 
     @staticmethod
-    def publish(channel, queue, method, arguments, signed):
+    def publish(channel, queue, method, arguments, signed,
+                version=conductor_contract.VERSION):
         message = {
             'method': method, 'args': arguments,
-            'version': conductor_contract.VERSION,
+            'version': version,
             '_unique_id': uuid.uuid4().hex, '_context_wanted': None,
             '_context_signature': signed and dataclasses.asdict(signed)}
         channel.basic_publish(amqp.Message(

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import uuid
 
 import fixtures
 import oslo_messaging
@@ -28,6 +29,7 @@ from gpgpu_plugin.rpc import conductor_api
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import guard
+from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import cleaned
@@ -175,6 +177,31 @@ class SignedCallsTest(base.ConductorTestCase):
             context.admin(), 0, (), None).packed)
         self.assertEqual(['H100'], [variant.name for variant in
                                     self.api.variant_list(context.admin())])
+
+    def test_host_is_sent_messages_with_the_key_of_its_session(self):
+        path = key_files.caller_path(self.conf, Kind.HOST)
+        made = [self.signing.make(Kind.HOST, 'h3') for _ in range(3)]
+        for number, key in enumerate(made[:2]):
+            path.unlink()
+            key_files.write(path, key.to_text)
+            self.begin(conductor_api.ConductorAPI(
+                self.conf, caller=Kind.HOST, name='h3'), number)
+            self.assertEqual(key, self.of_session('h3'))
+        self.db.write(lambda session: caller_key_db.revoke(
+            session, Kind.HOST, 'h3', key.number))
+        self.assertIsNone(self.of_session('h3'))
+        # It has not begun a session by a signed call.
+        self.assertIsNone(self.of_session('h1'))
+
+    def begin(self, api, number):
+        api.begin_session(context.admin(), session_obj.SessionRequest(
+            host='h3', node='h3', node_uuid=str(uuid.UUID(int=3)),
+            start_uuid=str(uuid.UUID(int=number + 1)), expected=number,
+            identity=machine.MachineIdentity(machine_id='m', boot_id='b'),
+            version='1'))
+
+    def of_session(self, host):
+        return caller_keys.of_session(self.db, [self.signing.master], host)
 
     def test_call_for_another_host_is_refused(self):
         exc = self.assertRaises(

@@ -28,6 +28,7 @@ def empty_host():
     """Return the rows of a host that has not reported yet."""
     return host_rows.HostRows(
         host=host_db.HostRow(
+            key_number=None,
             id=1, name='h1', node='h1', node_uuid=base.NODE, generation=1,
             changed_at=0, deleted=0, problems='[]', reported_at=None,
             session=1, session_began_at=AT, variants_version=0,

@@ -17,7 +17,6 @@ from gpgpu_plugin.rpc import answer
 from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import guard
-from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.unit import test_exception
@@ -137,7 +136,7 @@ class ServerTest(base.BaseTestCase):
     def guarded(self, endpoint):
         self.serve(endpoint, guard.Guard(
             [Shown], Kind.HOST, self.id()[-60:],
-            guard.Verifier([MASTER], ping.AnyKey())))
+            guard.Verifier([MASTER], guard.AnyKey())))
 
     def call(self, host='h1', key=KEY):
         return contract.Client(

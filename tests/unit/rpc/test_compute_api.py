@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the hosts' client: casts, questions, errors."""
 
+import dataclasses
 import functools
 import queue
 import socket
+import time
+from unittest import mock
 
+import fixtures
 from oslotest import base
 
 from gpgpu_plugin import context
@@ -12,6 +16,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import manager
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.unit.compute import make
@@ -52,6 +58,45 @@ class ComputeAPITest(base.BaseTestCase):
         self.api.refresh(context.admin(), 'h2')
         self.assertEqual('refresh of h2', seen.get(timeout=60))
         self.assertTrue(seen.empty())
+
+    def test_message_is_taken_if_a_conductor_signed_it_for_this_host(self):
+        self.conf.set_override('sign_calls', True, 'gpgpu')
+        self.conf.set_override(
+            'keys_path', self.useFixture(fixtures.TempDir()).path, 'gpgpu')
+        kind = context.CallerKind.HOST
+        master = signature.new_master()
+        own = master.derive(kind, 'h1', 1)
+        key_files.write(key_files.caller_path(self.conf, kind), own.to_text)
+        checks = compute_api.guard_of(self.conf, 'h1')
+        topic = rpc_transport.compute_topic(self.conf)
+        sent = dict.fromkeys(context.SENT)
+
+        def message(key, of_topic=topic, age=0.0):
+            with mock.patch('time.time', lambda: time.monotonic() - age):
+                signed = key.sign(of_topic, 'refresh', {}, sent)
+            return {**sent, 'signature': dataclasses.asdict(signed)}
+
+        good = message(own)
+        with mock.patch.object(checks._verifier, '_clock', time.monotonic):
+            self.assertEqual(
+                'h1', checks.check(good, 'refresh', {}).name)
+            for reason, forged in (
+                    ('executed before', good), ('not signed', sent),
+                    ('sent it', message(own, age=60)),
+                    # The host's own call, sent back to it.
+                    ('does not belong', message(own, rpc_transport
+                                                .conductor_topic(
+                                                    self.conf, kind))),
+                    ('invalid', message(master.derive(kind, 'h2', 1))),
+                    ('invalid', message(master.derive(kind, 'h1', 2))),
+                    ('another master', message(
+                        signature.new_master().derive(kind, 'h1', 1)))):
+                exc = self.assertRaises(
+                    exception.MessageRefused, checks.check, forged,
+                    'refresh', {})
+                self.assertIn('nova-compute refused message refresh',
+                              str(exc))
+                self.assertIn(reason, str(exc))
 
     def test_question_reaches_its_host_alone(self):
         asked = queue.Queue()

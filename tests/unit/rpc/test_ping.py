@@ -116,7 +116,7 @@ class PingTest(base.BaseTestCase):
         topic = rpc_transport.pinged_topic(self.conf)
         checks = guard.Guard(
             (ping.Pinged,), context.CallerKind.OPERATOR, topic,
-            guard.Verifier([master], ping.AnyKey()))
+            guard.Verifier([master], guard.AnyKey()))
         self.assertRaises(
             exception.CallerRefused, checks.check, {}, 'ping', {})
         signed = master.derive(context.CallerKind.OPERATOR, 'root', 1).sign(
