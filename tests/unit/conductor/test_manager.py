@@ -437,7 +437,7 @@ class OperatorTest(ManagerCase):
                 (CONTRACT.variant_list, {}),
                 (CONTRACT.variant_show, {'name': 'H100'}),
                 (CONTRACT.vgpu_type_list,
-                 everything | {'only_enabled': False}),
+                 everything | {'vgpu_type': None, 'only_enabled': False}),
                 (CONTRACT.host_list, page),
                 (CONTRACT.host_show, {'host': 'h1'}),
                 (CONTRACT.group_list, everything),
