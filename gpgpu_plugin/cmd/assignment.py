@@ -11,6 +11,7 @@ from cliff import lister
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import server_name
@@ -72,7 +73,7 @@ class AssignmentEnd(reach.Command, lister.Lister):
     def _uuids(self, parsed_args: argparse.Namespace) -> Sequence[str]:
         """Return the UUIDs of the assignments to end.
 
-        :raises Invalid: an instance is given with more than one host
+        :raises UsageError: an instance is given with more than one host
         :raises NotFound: the instance has no assignment on the host
         """
         words: list[str] = parsed_args.assignment
@@ -80,9 +81,8 @@ class AssignmentEnd(reach.Command, lister.Lister):
         if instance is None:
             return words
         if len(words) > 1:
-            raise exception.Invalid(
-                field='host', value=' '.join(words),
-                expected='one host, of which --instance has devices')
+            raise errors.UsageError(
+                'name one host, whose assignments of --instance end')
         found = self.api.instance_assignments(
             gpgpu_context.admin(), server_name.uuid_of(self, instance))
         uuids = [assignment.uuid for assignment in found

@@ -52,6 +52,20 @@ class _Formatter(_argparse.SmartHelpFormatter):
         return f'{commands.HEADING[:-1]}{rest}\n'
 
 
+def _check_columns(parsed_args: argparse.Namespace,
+                   names: Sequence[str]) -> None:
+    """Refuse a column that does not exist; cliff refuses only if all are so.
+
+    :raises UsageError: there is one
+    """
+    known = {name.replace(' ', '_').lower() for name in names}
+    for given in (*(parsed_args.columns or ()),
+                  *(getattr(parsed_args, 'sort_columns', None) or ())):
+        if given.replace(' ', '_').lower() not in known:
+            raise errors.UsageError(
+                f'column {given} does not exist; columns: {", ".join(names)}')
+
+
 class Command(cliff_command.Command):
     """Base of every command of gpgpu-manage and gpgpu-host.
 
@@ -81,7 +95,23 @@ class Command(cliff_command.Command):
     def produce_output(self, parsed_args: argparse.Namespace,
                        column_names: Sequence[str],
                        data: Iterable[Sequence[object]]) -> int:
-        """Print the rows of a list; a CSV file has no formulas."""
+        """Print the rows of a list, or the fields of one item.
+
+        A CSV file has no formulas, and of a list without rows a table prints
+        nothing.
+
+        :raises UsageError: an option names a column that does not exist, or
+            would sort a part of the rows
+        """
+        data = list(data)
+        _check_columns(parsed_args, column_names)
+        if getattr(parsed_args, 'sort_columns', None) and len(data) == getattr(
+                parsed_args, 'limit', None):
+            raise errors.UsageError(
+                f'--sort-column would sort only the {len(data)} rows that '
+                f'--limit leaves; list all, or fewer by other options')
+        if parsed_args.formatter == 'table' and not data:
+            return 0
         if parsed_args.formatter == 'csv':
             data = [[columns.without_formula(value) for value in row]
                     for row in data]

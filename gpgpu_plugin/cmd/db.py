@@ -80,9 +80,8 @@ class DBPurge(database.Command, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--before', required=True, type=dates.past, metavar='DATE',
-            help='delete events, ended assignments, and ended and exported '
-                 'usage from before this date in UTC, such as 2026-10-31 or '
-                 '2026-10-31T12:00')
+            help=f'delete events, ended assignments, and ended and exported '
+                 f'usage from before this date: {dates.FORMS}')
         parser.add_argument(
             '--max-rows', type=paging.number, metavar='NUMBER',
             help='delete at most this number of rows (default: all)')

@@ -16,6 +16,7 @@ from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
+from gpgpu_plugin.domain import variant as variant_rules
 
 _LIST = ('uuid', 'host', 'address', 'type', 'variant', 'vgpu_type',
          'shown_state', 'enabled', 'health', 'host_state', 'used_by',
@@ -32,10 +33,12 @@ class DeviceList(reach.Command, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='only devices of this host')
         parser.add_argument('--variant', help='only devices of this variant')
-        parser.add_argument('--state', help='only devices shown in this '
-                                            'state, such as quarantined')
-        parser.add_argument('--type', help='only devices of variants of this '
-                                           'type, such as gpu')
+        parser.add_argument(
+            '--state', choices=[*map(str, device_rules.SHOWN_STATES)],
+            help='only devices shown in this state')
+        parser.add_argument(
+            '--type', choices=list(variant_rules.TYPES),
+            help='only devices of variants of this type')
         parser.add_argument('--vgpu-type', metavar='NAME',
                             help='only vGPUs of this type')
         parser.add_argument(

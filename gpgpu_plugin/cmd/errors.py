@@ -24,13 +24,17 @@ _LISTS = {
 """Command that lists all objects of a kind."""
 
 
+class UsageError(Exception):
+    """The command line is wrong in a way that argparse does not find."""
+
+
 def message(exc: Exception) -> str:
     """Return the message of an error.
 
     ``str`` of an error that came by RPC has the remote traceback appended;
     its first argument is the message alone.
     """
-    if isinstance(exc, exception.GPUPluginException):
+    if isinstance(exc, (exception.GPUPluginException, UsageError)):
         return str(exc.args[0])
     if isinstance(exc, OSError) and exc.filename and exc.strerror:
         return f'{exc.filename}: {exc.strerror}'

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 
 from cliff import lister
 
@@ -43,8 +44,8 @@ class EventList(reach.Command, lister.Lister):
         parser.add_argument('--project', metavar='ID',
                             help='only events of instances of this project')
         parser.add_argument(
-            '--kind', help=f'only events of this kind: '
-                           f'{", ".join(rules.KINDS)}')
+            '--kind', type=_kind, metavar='KIND',
+            help=f'only events of this kind: {", ".join(rules.KINDS)}')
         parser.add_argument(
             '--request', metavar='ID',
             help='only events of this user request to Nova (req-...), whose '
@@ -72,6 +73,18 @@ class EventList(reach.Command, lister.Lister):
                       f'{found[-1].marker}, or more at once with --limit')
         return columns.rows(
             found, (*_LIST, *_LONG) if parsed_args.long else _LIST)
+
+
+def _kind(text: str) -> str:
+    """Return a kind of events, for argparse.
+
+    :raises ArgumentTypeError: there is no such kind
+    """
+    if text not in rules.KINDS:
+        similar = difflib.get_close_matches(text, rules.KINDS) or rules.KINDS
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is no kind of events, such as {", ".join(similar)}')
+    return text
 
 
 def _wanted(command: reach.Command, parsed_args: argparse.Namespace,

@@ -165,6 +165,8 @@ class ManageApp(base.Application):
                 (command.explain(exc), command.failure_code)
                 if isinstance(command, base.Command)
                 else (errors.message(exc), 1))
+            if isinstance(exc, errors.UsageError):
+                code = 2
             return self._fail(exc, text + errors.hint(exc, self.NAME), code)
 
     def _fail(self, exc: Exception, text: str, code: int) -> int:

@@ -38,8 +38,8 @@ def uuid_of(manage: base.Application, name: str) -> str:
                    f'give the UUID of the server') from exc
     if not found:
         raise exception.NotFound(
-            kind='server', name=f'{name} (of a server that was deleted, give '
-                                f'the UUID; "gpgpu-manage event list" has it)')
+            kind='server', name=f'{name} of Nova (of a deleted one, give the '
+                                f'UUID, which "gpgpu-manage event list" has)')
     if len(found) > 1:
         named = ', '.join(f'{uuid} of project {project}'
                           for uuid, project in found[:_NAMED])

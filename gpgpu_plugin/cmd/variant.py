@@ -19,6 +19,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import catalogue
 from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import link_file
 from gpgpu_plugin.cmd import paging
 from gpgpu_plugin.cmd import reach
@@ -232,9 +233,9 @@ class VariantSet(reach.Command, show.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
         given = _given(parsed_args)
         if not (given or parsed_args.unset):
-            raise exception.Invalid(
-                field='change', value='none',
-                expected='an option with a new value, or --unset FIELD')
+            raise errors.UsageError(
+                'nothing to change: give an option, such as --trait, or '
+                '--unset FIELD')
         api, context = self.api, gpgpu_context.admin()
         before = api.variant_show(context, parsed_args.name)
         changed = api.variant_set(context, dataclasses.replace(

@@ -124,6 +124,7 @@ class Operators:
 
         :param limit: as for vgpu_type_list
         :param marker: name of the host before the first one
+        :raises NotFound: no such marker
         """
 
     @caller.operators()

@@ -53,6 +53,8 @@ def list_all(db: api.Database, limit: int = objects.PAGE_SIZE,
     :param silent_after: see conductor.host_states
     """
     with db.reader() as session:
+        if marker is not None:
+            host_db.get(session, marker)
         return _infos(session, host_db.listed(
             session, pages.size(limit), marker), silent_after)
 

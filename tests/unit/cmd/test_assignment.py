@@ -50,6 +50,6 @@ class AssignmentTest(base.CommandTestCase):
         self.assertIn('does not exist', self.refused(*words))
 
     def test_end_of_an_instance_on_two_hosts_is_refused(self):
-        self.assertIn('one host, of which --instance has devices',
-                      self.refused('assignment', 'end', 'h1', 'h2',
-                                   '--instance', base.INSTANCE))
+        self.assertIn('name one host, whose assignments', self.refused(
+            'assignment', 'end', 'h1', 'h2', '--instance', base.INSTANCE,
+            code=2))

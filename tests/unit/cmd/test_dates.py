@@ -21,26 +21,32 @@ class DateTest(base.BaseTestCase):
             self.assertEqual(datetime.datetime(*expected), dates.date(text))
 
     def test_other_text_is_refused_with_an_example(self):
-        for text in ('yesterday', '31.10.2026', '', '2026-02-30',
+        for text in ('tomorrow', '31.10.2026', '1h', 'h ago', '1y ago',
+                     '9' * 30 + 'd ago', '', '2026-02-30',
                      # In UTC they are in no year that a date can have.
                      '0001-01-01T00:00+14:00', '9999-12-31T23:59-01:00'):
             exc = self.assertRaises(
                 argparse.ArgumentTypeError, dates.date, text)
             self.assertIn('such as 2026-10-31 or', str(exc))
+            self.assertIn('6h ago', str(exc))
 
-    def test_days_of_now_have_a_name_in_periods_alone(self):
+    def test_days_of_now_have_a_name(self):
         before = datetime.datetime.now(datetime.UTC).date()
-        today, yesterday = dates.day('today'), dates.day('yesterday')
+        today, yesterday = dates.date('today'), dates.date('yesterday')
         after = datetime.datetime.now(datetime.UTC).date()
         self.assertIn(today.date(), (before, after))
         self.assertEqual(datetime.time(), today.time())
         # The clock may have passed midnight between the two calls.
         self.assertIn(today - yesterday, (
             datetime.timedelta(days=1), datetime.timedelta(0)))
-        self.assertEqual(
-            datetime.datetime(2026, 10, 31), dates.day('2026-10-31'))
-        self.assertRaises(
-            argparse.ArgumentTypeError, dates.day, 'tomorrow')
+
+    def test_time_before_now_is_counted_back(self):
+        for text, kwargs in (('90m ago', {'minutes': 90}),
+                             ('6h ago', {'hours': 6}),
+                             ('30d ago', {'days': 30})):
+            now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+            passed = dates.past(text) + datetime.timedelta(**kwargs) - now
+            self.assertLess(abs(passed), datetime.timedelta(minutes=1))
 
     def test_date_to_come_is_not_past(self):
         now = datetime.datetime.now(datetime.UTC)

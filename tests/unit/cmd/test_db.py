@@ -89,8 +89,8 @@ class DBTest(base.BaseTestCase):
 
     def test_purge_refuses_a_wrong_date_and_number(self):
         for arguments, said in (
-                (['--before', 'yesterday'], "'yesterday' is not a date"),
-                (['--before', '2062-10-31'], 'it is in the future'),
+                (['--before', 'tomorrow'], "'tomorrow' is not a date"),
+                (['--before', '2062-10-31'], 'is in the future'),
                 (['--before', '2026-10-31', '--max-rows', '0'],
                  "'0' is not a number above 0")):
             result = self.manage('db', 'purge', *arguments)

@@ -56,7 +56,7 @@ class DeviceTest(base.CommandTestCase):
         self.assertEqual([], self.addresses('--project', 'p9'))
 
     def test_filter_by_an_unknown_value_is_refused(self):
-        self.assertIn('quarantined', self.refused(
+        self.assertIn('quarantined', self.misused(
             'device', 'list', '--state', 'broken'))
         self.assertIn('variant H9 does not exist', self.refused(
             'device', 'list', '--variant', 'H9'))

@@ -63,8 +63,8 @@ class EventListTest(EventCase):
 
     def test_wrong_kind_is_explained(self):
         result = self.manage('event', 'list', '--kind', 'clam')
-        self.assertEqual(1, result.code)
-        self.assertIn('claim_denied', result.err)
+        self.assertEqual(2, result.code)
+        self.assertIn("'clam' is no kind of events, such as claim", result.err)
 
 
 class InstanceHistoryTest(EventCase):

@@ -39,6 +39,26 @@ class FormatTest(cmd_base.CommandTestCase):
             # Tags of Python objects, which no other program reads.
             self.assertNotIn('!!', yaml)
 
+    def test_column_that_does_not_exist_is_wrong_usage(self):
+        for command, option in (
+                (('host', 'list'), '-c'), (('host', 'list'), '--sort-column'),
+                (('host', 'show', 'h1'), '-c')):
+            self.assertRegex(
+                self.refused(*command, '-c', 'Host', option, 'nosuch', code=2),
+                'column nosuch does not exist; columns: Host, Node, ')
+        self.done('host', 'list', '-c', 'node_uuid', '-c', 'Node UUID')
+
+    def test_part_of_a_list_is_not_sorted(self):
+        words = ('device', 'list', '--sort-column', 'Address', '--limit')
+        self.assertIn('would sort only the 2 rows', self.refused(
+            *words, '2', code=2))
+        self.assertIn('0000:07:00.0', self.done(*words, '9'))
+
+    def test_table_of_nothing_is_empty(self):
+        words = ('device', 'list', '--state', 'missing')
+        self.assertEqual('', self.done(*words))
+        self.assertEqual([], self.json(*words))
+
     def test_table_has_dashes_and_counts(self):
         table = self.done('host', 'list')
         self.assertIn('| available 8 |', table)

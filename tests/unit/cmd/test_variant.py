@@ -131,8 +131,9 @@ class VariantTest(base.CommandTestCase):
 
     def test_set_without_a_field_is_refused(self):
         self.done('variant', 'create', *base.H100)
-        self.assertIn('an option with a new value, or --unset FIELD',
-                      self.refused('variant', 'set', 'H100'))
+        self.assertIn(
+            'nothing to change: give an option, such as --trait, or --unset',
+            self.refused('variant', 'set', 'H100', code=2))
 
     def test_steps_that_hosts_may_not_have_are_named(self):
         result = self.manage('variant', 'create', *base.H100,
