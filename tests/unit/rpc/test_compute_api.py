@@ -84,9 +84,8 @@ class ComputeAPITest(base.BaseTestCase):
                     ('executed before', good), ('not signed', sent),
                     ('sent it', message(own, age=60)),
                     # The host's own call, sent back to it.
-                    ('does not belong', message(own, rpc_transport
-                                                .conductor_topic(
-                                                    self.conf, kind))),
+                    ('does not belong', message(
+                        own, rpc_transport.conductor_topic(self.conf, kind))),
                     ('invalid', message(master.derive(kind, 'h2', 1))),
                     ('invalid', message(master.derive(kind, 'h1', 2))),
                     ('another master', message(
