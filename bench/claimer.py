@@ -14,7 +14,7 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import hosts
 from tests.fixtures import tenant
@@ -35,7 +35,7 @@ class Claimers:
     :ivar errors: other errors than refusals that are to be expected
     """
 
-    def __init__(self, calls: conductor_api.ConductorAPI,
+    def __init__(self, calls: conductor_client.ConductorAPI,
                  nodes: Mapping[str, str], classes: Sequence[str], *,
                  pairs: bool) -> None:
         self.grants: list[outcome.Grant] = []

@@ -31,7 +31,6 @@ from nova.scheduler.weights import ram
 from bench import race
 from bench import report
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import choices as choices_mod
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.db import api
@@ -75,8 +74,8 @@ class _Scheduler:
     """Filter and weighers of one nova-scheduler."""
 
     def __init__(self, db: api.Database, variation: _Variation,
-                 send: Callable[[Sequence[scheduling.Choice]], None],
-                 choices: choices_mod.Choices) -> None:
+                 send: Callable[[Sequence[scheduling.SchedulerChoice]], None],
+                 choices: scheduler_feed.RecentChoices) -> None:
         feed = scheduler_feed.SchedulerFeed(db)
 
         class Calls:
@@ -94,7 +93,7 @@ class _Scheduler:
 
             @staticmethod
             def chosen(_context: object,
-                       chosen: Sequence[scheduling.Choice]) -> None:
+                       chosen: Sequence[scheduling.SchedulerChoice]) -> None:
                 send(chosen)
         self.cache = scheduler_view.SchedulerViewCache(
             typing.cast(typing.Any, Calls), start=lambda work: work())
@@ -125,8 +124,8 @@ class _Cloud:
     def __init__(self, db: api.Database, variation: _Variation) -> None:
         self._db = db
         self._variation = variation
-        self._choices = choices_mod.Choices()
-        self._on_their_way: list[scheduling.Choice] = []
+        self._choices = scheduler_feed.RecentChoices()
+        self._on_their_way: list[scheduling.SchedulerChoice] = []
         self._schedulers = [
             _Scheduler(db, variation, self._send, self._choices)
             for _ in range(variation.schedulers)]
@@ -135,7 +134,7 @@ class _Cloud:
             collections.Counter())
         self.denied = self.booted = self.failed = 0
 
-    def _send(self, chosen: Sequence[scheduling.Choice]) -> None:
+    def _send(self, chosen: Sequence[scheduling.SchedulerChoice]) -> None:
         if self._variation.shared:
             self._on_their_way.extend(chosen)
 

@@ -31,7 +31,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import hosts as hosts_fixture
@@ -45,7 +45,7 @@ _GOAL_MIB = 500
 class _Calls:
     """The calls of a scheduler, whose bytes are counted."""
 
-    def __init__(self, calls: conductor_api.ConductorAPI) -> None:
+    def __init__(self, calls: conductor_client.ConductorAPI) -> None:
         self._calls = calls
         self.bytes = 0
         self.count = 0
@@ -92,7 +92,7 @@ class _Conductor:
 def _scheduler(setting: race.Setting) -> tuple[
         _Calls, scheduler_view.SchedulerViewCache]:
     conf = race.configuration(setting)
-    calls = _Calls(conductor_api.ConductorAPI(
+    calls = _Calls(conductor_client.ConductorAPI(
         conf, rpc_transport.get_transport(conf)))
     return calls, scheduler_view.SchedulerViewCache(calls)
 
@@ -129,7 +129,7 @@ class _Claimers:
 
     def __init__(self, setting: race.Setting) -> None:
         conf = race.configuration(setting)
-        self._calls = conductor_api.ConductorAPI(
+        self._calls = conductor_client.ConductorAPI(
             conf, rpc_transport.get_transport(conf))
         self._class = setting.classes[0]
         self._ended = threading.Event()

@@ -20,7 +20,6 @@ from bench import report
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import pages
 from tests.fixtures import services
@@ -28,7 +27,7 @@ from tests.fixtures import services
 HOSTS = 10000
 DEVICES = 9
 
-_List = Callable[[int, str | None], Sequence[pages.Row]]
+_List = Callable[[int, str | None], Sequence[pages.PageRow]]
 
 
 def _rows(what: str, list_: _List, expected: int, goal: float,
@@ -79,7 +78,7 @@ def run() -> report.Result:
                 ('group list', lambda limit, marker: group_admin.list_all(
                     db, limit=limit, marker=marker), HOSTS, 15.0),
                 ('vgpu-type list',
-                 lambda limit, marker: vgpu_type_admin.list_all(
+                 lambda limit, marker: group_admin.list_types(
                      db, limit=limit, marker=marker), HOSTS, 2.0)):
             of_list, missing = _rows(what, list_, expected, goal)
             rows += of_list

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import tables
 
@@ -64,7 +64,7 @@ def judge(db: api.Database, began: float,
     grants = [grant for part, _, _ in answers for grant in part]
     active = _active(db)
     left: collections.Counter[str] = collections.Counter()
-    for info in vgpu_type_admin.list_all(db):
+    for info in group.list_types(db):
         left[info.vgpu_type] += info.remaining_capacity
     doubles = {
         device for owners in (

@@ -31,8 +31,8 @@ from bench import outcome
 from bench import processes as processes_mod
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
@@ -41,13 +41,11 @@ from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import capacity
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import hosts
 
@@ -66,7 +64,7 @@ class Setting:
         sometimes two of these at once
     :ivar view: claimers see what is free, as schedulers do; otherwise they
         claim until every host has refused them
-    :ivar mix_policy: a domain.vgpu.capacity.VGPUMixPolicy
+    :ivar mix_policy: a domain.vgpu.VGPUMixPolicy
     :ivar claim: what conductors call instead of conductor.claims.claim, to
         show what all the rest costs; None: that function
     :ivar forked: its processes are forks of one that loaded the modules,
@@ -84,7 +82,7 @@ class Setting:
     threads: int = 8
     mixed: bool = False
     view: bool = False
-    mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
+    mix_policy: str = vgpu.VGPUMixPolicy.SAME_TYPE.value
     claim: Callable[..., claim_obj.Claim] | None = None
     forked: bool = False
     unsafe: bool = False
@@ -125,7 +123,7 @@ def set_up(setting: Setting) -> api.Database:
         name=VARIANT, vendor='10de', device='2330',
         mix_policy=setting.mix_policy))
     for name in TYPES if setting.mixed else ():
-        vgpu_type_admin.set_enabled(db, VARIANT, name, None, enabled=True)
+        group.set_type_enabled(db, VARIANT, name, None, enabled=True)
     if setting.unsafe:
         _drop_unique_key(db)
     return db
@@ -149,12 +147,12 @@ def node_uuid(host: str) -> str:
 
 
 def _capabilities(setting: Setting, functions: Iterable[pci.PCIFunction],
-                  ) -> dict[str, capability.VGPUCapability]:
+                  ) -> dict[str, vgpu.VGPUCapability]:
     if not setting.mixed:
         return {}
-    vgpus = capability.VGPUCapability(
-        mechanism=capability.VGPUMechanism.MDEV, types=tuple(
-            vgpu_type.VGPUType(name=name, type_id=name, max_instances=count)
+    vgpus = vgpu.VGPUCapability(
+        mechanism=vgpu.VGPUMechanism.MDEV, types=tuple(
+            vgpu.VGPUType(name=name, type_id=name, max_instances=count)
             for name, count in TYPES.items()))
     return {function.id: vgpus for function in functions}
 
@@ -215,7 +213,8 @@ def conduct(setting: Setting, ready: multiprocessing.synchronize.Event,
 def _compete(setting: Setting, name: str, barrier: crowd.Barrier,
              results: queue.Queue[outcome.Answer]) -> None:
     conf = configuration(setting)
-    calls = conductor_api.ConductorAPI(conf, rpc_transport.get_transport(conf))
+    calls = conductor_client.ConductorAPI(conf,
+                                          rpc_transport.get_transport(conf))
     claimers = claimer.Claimers(
         calls, {f'h{number}': node_uuid(f'h{number}')
                 for number in range(setting.hosts)}, setting.classes,

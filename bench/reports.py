@@ -21,7 +21,7 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import report as report_obj
 from tests.fixtures import hosts
 from tests.fixtures import services
 from tests.fixtures import tenant
@@ -85,7 +85,7 @@ class _Host:
         session = hosts.begin(
             self._db, HOST, self._scan.node_uuid, expected=self._starts,
             start_uuid=self._start_uuid())
-        self._origin = session_obj.Origin(
+        self._origin = report_obj.Origin(
             host=HOST, node_uuid=self._scan.node_uuid,
             start_uuid=self._start_uuid(), session=session.number,
             generation=session.generation)

@@ -30,8 +30,7 @@ from bench import workloads
 from bench.simulation import arrivals
 from bench.simulation import policies
 from bench.simulation import trace
-from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import policy as policy_mod
+from gpgpu_plugin.domain import weighing
 
 OPENB = pathlib.Path(__file__).parent / 'openb'
 LISTS = ('default', 'gpuspec33')
@@ -89,7 +88,7 @@ REDUCED = Size(part=8, seeds=(42, 43), lifetimes=20.0, slack=.5, workloads=(
     'smaller-shares', 'several-gpus', 'bound-to-models', 'more-without-gpu'))
 
 
-def hosts_of(workload: str, part: int = 1) -> list[host_mod.Host]:
+def hosts_of(workload: str, part: int = 1) -> list[weighing.HostCapacity]:
     """Return every so many-th host of the trace, as a workload has it."""
     hosts = trace.hosts(_lines('openb_node_list_gpu_node.csv'), 'nodes'
                         )[::part]
@@ -97,7 +96,7 @@ def hosts_of(workload: str, part: int = 1) -> list[host_mod.Host]:
     return change(hosts) if change else hosts
 
 
-def requests_of(workload: str) -> list[host_mod.Request]:
+def requests_of(workload: str) -> list[weighing.WeighedRequest]:
     """Return the requests of a list, or of a workload made of "default"."""
     if workload in LISTS:
         return trace.requests(_lines(f'openb_pod_list_{workload}.csv'),
@@ -131,7 +130,7 @@ def measure(size: Size, workload: str, policy: str,
                 outcome.decisions / (time.process_time() - began)))
 
 
-def _make(name: str, seed: int) -> policy_mod.Policy:
+def _make(name: str, seed: int) -> weighing.Policy:
     policy = policies.make(name, seed)
     assert policy is not None
     return policy

@@ -23,7 +23,6 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.db import schema
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
@@ -53,7 +52,7 @@ def _set_up(db: api.Database, count: int) -> None:
                 device='2330' if gpu % 2 else '20b5', nvswitches=0)
             for gpu in range(_GPUS))))
     host_table, device_table = (
-        schema.METADATA.tables[name] for name in ('hosts', 'devices'))
+        migration.METADATA.tables[name] for name in ('hosts', 'devices'))
     with db.engine.begin() as connection:
         host = _row(connection, host_table)[0]
         devices = _row(connection, device_table)

@@ -16,7 +16,7 @@ from oslo_context import context
 
 _REQUEST_ID = re.compile(r'req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
-_LONGEST = 255
+_MAX_LENGTH = 255
 """Characters of an actor, as the database stores them."""
 
 SENT = ('request_id', 'global_request_id', 'actor', 'wanted')
@@ -132,7 +132,7 @@ class ContextSerializer(oslo_messaging.NoOpSerializer):
         result.wanted = typing.cast('float | None', ctxt.get('wanted'))
         actor = ctxt.get('actor')
         if (isinstance(actor, str) and actor.isprintable()
-                and len(actor) <= _LONGEST):
+                and len(actor) <= _MAX_LENGTH):
             result.actor = actor
         found = ctxt.get(self.CALLER)
         # Whatever was received as such is no Caller.

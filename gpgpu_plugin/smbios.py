@@ -48,7 +48,7 @@ _ADDRESS = struct.Struct('<HBB')
 _UNKNOWN_SEGMENT = 0xffff
 _UNKNOWN = 0xff
 
-LONGEST = 128
+MAX_LENGTH = 128
 """Characters of a label; a longer one is left out."""
 
 _PLACEHOLDERS = ('', 'default string', 'n/a', 'none', 'not specified',
@@ -182,7 +182,7 @@ def _string(strings: bytes, number: int) -> str | None:
     if not 0 < number < len(found):
         return None
     text = found[number - 1].decode('utf-8', 'replace').strip()
-    is_label = (len(text) <= LONGEST
+    is_label = (len(text) <= MAX_LENGTH
                 and text.casefold() not in _PLACEHOLDERS)
     return text if is_label else None
 

@@ -22,7 +22,8 @@ if typing.TYPE_CHECKING:
 _T = typing.TypeVar('_T', bound='DataclassInstance')
 
 
-def read(path: pathlib.Path, kind: type[_T], version: int) -> _T | None:
+def read_versioned(path: pathlib.Path, kind: type[_T],
+                   version: int) -> _T | None:
     """Return the content of a file; None if there is no file.
 
     :param version: of the format that ``kind`` describes
@@ -46,8 +47,8 @@ def read(path: pathlib.Path, kind: type[_T], version: int) -> _T | None:
     return codec.from_primitive(kind, data)
 
 
-def write(path: pathlib.Path, content: DataclassInstance,
-          version: int) -> None:
+def write_versioned(path: pathlib.Path, content: DataclassInstance,
+                    version: int) -> None:
     """Replace a file; the new content survives a power failure.
 
     :param version: of the format that the content's class describes

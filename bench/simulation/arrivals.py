@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from bench.simulation import cloud as cloud_mod
-from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import mix as mix_mod
-from gpgpu_plugin.domain.weighing import policy as policy_mod
+from gpgpu_plugin.domain import weighing
 
 _EARLY = 95
 
@@ -41,8 +39,8 @@ class Outcome:
     curve: Mapping[int, float]
 
 
-def draw(requests: Sequence[host_mod.Request], units: float,
-         generator: random.Random) -> list[host_mod.Request]:
+def draw(requests: Sequence[weighing.WeighedRequest], units: float,
+         generator: random.Random) -> list[weighing.WeighedRequest]:
     """Return requests in random order that need so many units together.
 
     Some are left out, or repeated. One of them at least must need a GPU.
@@ -59,9 +57,9 @@ def draw(requests: Sequence[host_mod.Request], units: float,
     return drawn
 
 
-def simulate(hosts: Sequence[host_mod.Host],
-             requests: Sequence[host_mod.Request],
-             make: Callable[[], policy_mod.Policy], *,
+def simulate(hosts: Sequence[weighing.HostCapacity],
+             requests: Sequence[weighing.WeighedRequest],
+             make: Callable[[], weighing.Policy], *,
              load: float, seed: int, learn_mix: bool = False) -> Outcome:
     """Place requests in a cloud until a load has arrived.
 
@@ -74,17 +72,18 @@ def simulate(hosts: Sequence[host_mod.Host],
     capacity = sum(sum(host.free) for host in order)
     drawn = draw(requests, load * capacity, generator)
     known = collections.Counter(requests)
-    cloud = cloud_mod.Cloud(order, make(), mix_mod.Mix.count(
+    cloud = cloud_mod.Cloud(order, make(), weighing.Mix.count(
         dict.fromkeys(known, 1) if learn_mix else known))
     meter = _Meter(capacity)
-    counted: collections.Counter[host_mod.Request] = collections.Counter()
+    counted: collections.Counter[
+        weighing.WeighedRequest] = collections.Counter()
     version = 0
     for number, request in enumerate(drawn, 1):
         meter.add(request, cloud.place(request) is not None)
         counted[request] += 1
-        if learn_mix and mix_mod.version(number) > version:
-            version = mix_mod.version(number)
-            cloud.use_mix(mix_mod.Mix.learnt(counted, known))
+        if learn_mix and weighing.mix_version(number) > version:
+            version = weighing.mix_version(number)
+            cloud.use_mix(weighing.Mix.learnt(counted, known))
     return meter.outcome(round(100 * load))
 
 
@@ -96,7 +95,7 @@ class _Meter:
         self._arrived = self._allocated = self._refused = self._count = 0
         self._by_load: dict[int, list[float]] = {}
 
-    def add(self, request: host_mod.Request, placed: bool) -> None:
+    def add(self, request: weighing.WeighedRequest, placed: bool) -> None:
         """Count an arrival."""
         self._count += 1
         self._arrived += request.total_units

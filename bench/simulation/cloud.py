@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import mix as mix_mod
-from gpgpu_plugin.domain.weighing import policy as policy_mod
+from gpgpu_plugin.domain import weighing
 
-_UNFIT = policy_mod.UNFIT
+_UNFIT = weighing.UNFIT
 _MOST_CHOICES = 200_000
 
 
@@ -34,7 +32,7 @@ class _Ranking:
         self.lost: dict[tuple[int, ...], int] = {}
 
     def set(self, index: int, hosts: int,
-            choices: Sequence[policy_mod.Choice]) -> None:
+            choices: Sequence[weighing.PolicyChoice]) -> None:
         """Replace the choices of a host."""
         while len(self.columns) < len(choices):
             self.columns.append(_Column(hosts))
@@ -47,7 +45,7 @@ class _Ranking:
             else:
                 column.gains[index] = _UNFIT
 
-    def scores(self, column: _Column, policy: policy_mod.Policy,
+    def scores(self, column: _Column, policy: weighing.Policy,
                ) -> list[float]:
         """Return the scores of one column as of now."""
         if len(self.lost) == 1 and not any(self.lost):
@@ -60,21 +58,22 @@ class _Ranking:
 class Cloud:
     """Hosts in a fixed order; of equal scores the first host is taken."""
 
-    def __init__(self, hosts: Iterable[host_mod.Host],
-                 policy: policy_mod.Policy, mix: mix_mod.Mix) -> None:
+    def __init__(self, hosts: Iterable[weighing.HostCapacity],
+                 policy: weighing.Policy, mix: weighing.Mix) -> None:
         self.hosts = list(hosts)
         self._policy = policy
         self._changed: list[int] = []
         self.use_mix(mix)
 
-    def use_mix(self, mix: mix_mod.Mix) -> None:
+    def use_mix(self, mix: weighing.Mix) -> None:
         """Give the policy another mix; all choices are made anew."""
         self._policy.start(mix, self.hosts)
-        self._rankings: dict[host_mod.Request, _Ranking] = {}
-        self._known: dict[tuple[host_mod.Host, host_mod.Request],
-                          list[policy_mod.Choice]] = {}
+        self._rankings: dict[weighing.WeighedRequest, _Ranking] = {}
+        self._known: dict[tuple[weighing.HostCapacity,
+                                weighing.WeighedRequest],
+                          list[weighing.PolicyChoice]] = {}
 
-    def place(self, request: host_mod.Request) -> int | None:
+    def place(self, request: weighing.WeighedRequest) -> int | None:
         """Place a request.
 
         :returns: number of its host; None: it fits nowhere
@@ -97,14 +96,15 @@ class Cloud:
             self.hosts[index], request)[number].after)
         return index
 
-    def replace(self, index: int, after: host_mod.Host) -> None:
+    def replace(self, index: int, after: weighing.HostCapacity) -> None:
         """Replace the state of a host."""
         self._policy.change(self.hosts[index], after)
         self.hosts[index] = after
         self._changed.append(index)
 
-    def _choices(self, host: host_mod.Host, request: host_mod.Request,
-                 ) -> list[policy_mod.Choice]:
+    def _choices(self, host: weighing.HostCapacity,
+                 request: weighing.WeighedRequest,
+                 ) -> list[weighing.PolicyChoice]:
         key = (host, request)
         found = self._known.get(key)
         if found is None:
@@ -113,7 +113,7 @@ class Cloud:
             found = self._known[key] = self._policy.choices(host, request)
         return found
 
-    def _refresh(self, request: host_mod.Request) -> _Ranking:
+    def _refresh(self, request: weighing.WeighedRequest) -> _Ranking:
         """Return the ranking for a request, with all changes in it."""
         ranking = self._rankings.get(request)
         if ranking is None:

@@ -20,10 +20,9 @@ from bench.simulation import arrivals
 from bench.simulation import policies
 from bench.simulation import trace
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import link_file
-from gpgpu_plugin.domain import link_table
-from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import policy as policy_mod
+from gpgpu_plugin.cmd import group
+from gpgpu_plugin.domain import fabric
+from gpgpu_plugin.domain import weighing
 
 COLUMNS = ('policy', 'seed', 'allocated_percent', 'at95', 'refused',
            'decisions_per_second')
@@ -45,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         '--link-partitions', action='append', default=[],
         metavar='[MODEL=]FILE',
-        help=f'{link_file.HELP}; of all nodes, or of those of one model, '
+        help=f'{group.HELP}; of all nodes, or of those of one model, '
              f'repeatable; see "gpgpu-manage variant set"')
     parser.add_argument(
         '--policy', required=True, metavar='NAME',
@@ -102,14 +101,14 @@ def _rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
                  arguments.learn_mix) for seed in seeds]
 
 
-def _table(text: str) -> link_table.LinkTable:
+def _table(text: str) -> fabric.LinkTable:
     """Return the table of ``FILE`` or ``MODEL=FILE``."""
-    return link_table.parse(link_file.read(
+    return fabric.parse_link_table(group.read_link_file(
         pathlib.Path(text.rpartition('=')[2])))
 
 
-def _with_links(hosts: list[host_mod.Host], text: str,
-                table: link_table.LinkTable) -> list[host_mod.Host]:
+def _with_links(hosts: list[weighing.HostCapacity], text: str,
+                table: fabric.LinkTable) -> list[weighing.HostCapacity]:
     """Return hosts with the link partitions of a table.
 
     :param text: as of ``_table``
@@ -124,7 +123,8 @@ def _with_links(hosts: list[host_mod.Host], text: str,
     return trace.with_links(hosts, table, model if separator else None)
 
 
-def _row(hosts: list[host_mod.Host], requests: list[host_mod.Request],
+def _row(hosts: list[weighing.HostCapacity],
+         requests: list[weighing.WeighedRequest],
          policy: str, load: float, seed: int,
          learn_mix: bool) -> dict[str, object]:
     started = time.perf_counter()
@@ -138,7 +138,7 @@ def _row(hosts: list[host_mod.Host], requests: list[host_mod.Request],
         outcome.refused, round(outcome.decisions / seconds)), strict=True))
 
 
-def _make(name: str, seed: int) -> policy_mod.Policy:
+def _make(name: str, seed: int) -> weighing.Policy:
     policy = policies.make(name, seed)
     assert policy is not None
     return policy

@@ -6,9 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import mix as mix_mod
-from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain import weighing
 
 _COMMONEST = 0.95
 _MOST_STATES = 400_000
@@ -16,7 +14,7 @@ _MOST_STATES = 400_000
 Kind = tuple[int, int, int, float]
 
 
-class FragmentationGradientDescent(policy.Policy):
+class FragmentationGradientDescent(weighing.Policy):
     """The host whose expected fragmentation grows the least.
 
     A fragment is capacity that a common request cannot use. Memory is
@@ -31,7 +29,7 @@ class FragmentationGradientDescent(policy.Policy):
         self._by_variant: dict[str, tuple[list[Kind], float]] = {}
         self._known: dict[tuple[object, ...], float] = {}
 
-    def start(self, mix: mix_mod.Mix, hosts: Iterable[host_mod.Host],
+    def start(self, mix: weighing.Mix, hosts: Iterable[weighing.HostCapacity],
               ) -> None:
         """Take the commonest requests of the mix."""
         self._reset()
@@ -49,13 +47,14 @@ class FragmentationGradientDescent(policy.Policy):
         self._kinds = {key: share / total
                        for key, share in self._kinds.items()}
 
-    def gain(self, host: host_mod.Host, request: host_mod.Request,
-             after: host_mod.Host) -> float:
+    def gain(self, host: weighing.HostCapacity,
+             request: weighing.WeighedRequest,
+             after: weighing.HostCapacity) -> float:
         """Return 0 to 100; 50 leaves the fragmentation as it is."""
         change = self.fragments(host) - self.fragments(after)
-        return 100 / (1 + math.exp(-change / host_mod.WHOLE)) // 1
+        return 100 / (1 + math.exp(-change / weighing.WHOLE)) // 1
 
-    def fragments(self, host: host_mod.Host) -> float:
+    def fragments(self, host: weighing.HostCapacity) -> float:
         """Return the units that a random common request cannot use."""
         key = (host.milli_vcpus, host.free, host.variant)
         found = self._known.get(key)
@@ -65,13 +64,13 @@ class FragmentationGradientDescent(policy.Policy):
             found = self._known[key] = self._compute(host)
         return found
 
-    def _compute(self, host: host_mod.Host) -> float:
+    def _compute(self, host: weighing.HostCapacity) -> float:
         kinds, unusable = self._of_variant(host.variant)
         free = host.free
         total = sum(free)
         if not total:
             return 0.0
-        whole = host_mod.whole(free)
+        whole = weighing.whole_gpus(free)
         below: dict[int, int] = {}
         result = unusable * total
         for milli_vcpus, gpus, units, share in kinds:

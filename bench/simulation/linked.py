@@ -8,27 +8,25 @@ import typing
 from collections.abc import Callable
 
 from bench.simulation import departures
+from gpgpu_plugin.domain import fabric
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import partition
+from gpgpu_plugin.domain import vgpu
+from gpgpu_plugin.domain import weighing
 from gpgpu_plugin.domain.allocation import allocate
-from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capacity
-from gpgpu_plugin.domain.weighing import foresight
-from gpgpu_plugin.domain.weighing import host as host_mod
 from tests.fixtures import lattice
 
 GPUS = 8
 SIZES = {size: float(size) for size in (1, 2, 4, 8)}
 _MASKS = lattice.of(GPUS)
-_PARTITIONS = partition.of(_MASKS)
+_PARTITIONS = fabric.partitions_of(_MASKS)
 _IDS = tuple(map(str, range(GPUS)))
-_LINKS = links_mod.Links(fabric=True, partitions=tuple(
+_LINKS = fabric.Links(fabric=True, partitions=tuple(
     frozenset(_IDS[gpu] for gpu in range(GPUS) if mask >> gpu & 1)
     for mask in _MASKS))
 _CLASS = 'GPU'
-_POLICY = foresight.Foresight()
+_POLICY = weighing.Foresight()
 
 
 class State(typing.NamedTuple):
@@ -72,11 +70,11 @@ def _lowest(free: int, size: int) -> int | None:
 
 def _linked(state: State, size: int) -> Choice | None:
     """Take the host that the weigher ranks first, and what a claim takes."""
-    choices = _POLICY.choices(host_mod.Host(
-        0, 0, (host_mod.WHOLE,) * state.free.bit_count(), '',
-        host_mod.Links(_PARTITIONS, state.free, is_confined=True,
-                       guests=state.guests)),
-        host_mod.Request(0, 0, size, host_mod.WHOLE, frozenset()))
+    choices = _POLICY.choices(weighing.HostCapacity(
+        0, 0, (weighing.WHOLE,) * state.free.bit_count(), '',
+        weighing.HostLinks(_PARTITIONS, state.free, is_confined=True,
+                           guests=state.guests)),
+        weighing.WeighedRequest(0, 0, size, weighing.WHOLE, frozenset()))
     if not choices:
         return None
     return -choices[0].packed_gain, 0, _claimed(state.free, size)
@@ -87,8 +85,8 @@ def _claimed(free: int, size: int) -> int:
     """Return the GPUs that a claim takes."""
     offer = offer_mod.TypeOffer(
         vgpu_type=naming.PASSTHROUGH, links=_LINKS, gpus=[
-            capacity.GPUCapacity(id=gpu, passthrough=True,
-                                 offered=bool(free >> int(gpu) & 1))
+            vgpu.GPUCapacity(id=gpu, passthrough=True,
+                             offered=bool(free >> int(gpu) & 1))
             for gpu in _IDS])
     found = allocate.allocate(
         {_CLASS: offer}, request_mod.Request(demands=(

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from bench.simulation import fragmentation
 from bench.simulation import published
-from gpgpu_plugin.domain.weighing import policies
-from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain import weighing
 
-_PUBLISHED: dict[str, type[policy.Policy]] = {
+_PUBLISHED: dict[str, type[weighing.Policy]] = {
     'best-fit': published.BestFit, 'dot-product': published.DotProduct,
     'fgd': fragmentation.FragmentationGradientDescent,
     'packing': published.Packing}
-NAMES = tuple(sorted([*policies.POLICIES, *_PUBLISHED, 'random']))
+NAMES = tuple(sorted([*weighing.POLICIES, *_PUBLISHED, 'random']))
 _OTHER_NAMES = {'ours': 'pack'}
 
 
-def make(name: str, seed: int = 0) -> policy.Policy | None:
+def make(name: str, seed: int = 0) -> weighing.Policy | None:
     """Return a policy by its name, in any case; None: there is none.
 
     :param seed: of the policy that draws
@@ -25,5 +24,5 @@ def make(name: str, seed: int = 0) -> policy.Policy | None:
     key = _OTHER_NAMES.get(lower, lower)
     if key == 'random':
         return published.Random(seed)
-    made = {**policies.POLICIES, **_PUBLISHED}.get(key)
+    made = {**weighing.POLICIES, **_PUBLISHED}.get(key)
     return made() if made else None

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import link_table
-from gpgpu_plugin.domain import partition
-from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain import fabric
+from gpgpu_plugin.domain import weighing
 
 _HOST_COLUMNS = ('cpu_milli', 'memory_mib', 'gpu', 'model')
 _REQUEST_COLUMNS = ('cpu_milli', 'memory_mib', 'num_gpu', 'gpu_milli')
@@ -70,16 +69,18 @@ class _Row:
         return number
 
 
-def hosts(lines: Iterable[str], name: str) -> list[host_mod.Host]:
+def hosts(lines: Iterable[str], name: str) -> list[weighing.HostCapacity]:
     """Return the hosts of a file.
 
     :param name: of the file, for errors
     :raises Invalid: a column is missing or malformed, or there is no GPU
     """
     found = [
-        host_mod.Host(row.number('cpu_milli'), row.number('memory_mib'),
-                      (host_mod.WHOLE,) * row.number('gpu', _MOST_GPUS),
-                      row.text('model'))
+        weighing.HostCapacity(row.number('cpu_milli'),
+                              row.number('memory_mib'),
+                              (weighing.WHOLE,) * row.number('gpu',
+                                                             _MOST_GPUS),
+                              row.text('model'))
         for row in _rows(lines, name, _HOST_COLUMNS)]
     if not any(host.free for host in found):
         raise exception.Invalid(field=f'{name} column gpu', value='0',
@@ -87,7 +88,7 @@ def hosts(lines: Iterable[str], name: str) -> list[host_mod.Host]:
     return found
 
 
-def requests(lines: Iterable[str], name: str) -> list[host_mod.Request]:
+def requests(lines: Iterable[str], name: str) -> list[weighing.WeighedRequest]:
     """Return the requests of a file, those that fit on no host too.
 
     A file without the column gpu_spec binds no request to models, and one
@@ -104,8 +105,8 @@ def requests(lines: Iterable[str], name: str) -> list[host_mod.Request]:
     return found
 
 
-def with_links(hosts: Sequence[host_mod.Host], table: link_table.LinkTable,
-               model: str | None = None) -> list[host_mod.Host]:
+def with_links(hosts: Sequence[weighing.HostCapacity], table: fabric.LinkTable,
+               model: str | None = None) -> list[weighing.HostCapacity]:
     """Return hosts with the link partitions that a table states.
 
     :param model: of the hosts that the table is for; None: it is for all
@@ -116,8 +117,8 @@ def with_links(hosts: Sequence[host_mod.Host], table: link_table.LinkTable,
             for host in hosts]
 
 
-def _links(host: host_mod.Host,
-           table: link_table.LinkTable) -> host_mod.Links:
+def _links(host: weighing.HostCapacity,
+           table: fabric.LinkTable) -> weighing.HostLinks:
     """Return the links of an idle host.
 
     Which GPU has which name does not matter to a simulation.
@@ -125,29 +126,29 @@ def _links(host: host_mod.Host,
     gpus = len(host.free)
     names = sorted(table.gpu_names, key=lambda name: (len(name), name))
     if len(names) > gpus or (len(names) < gpus and (
-            table.named_by is link_table.NamedBy.ORDER)):
+            table.named_by is fabric.NamedBy.ORDER)):
         raise exception.Invalid(
             field='link partitions', value=f'{len(names)} GPUs',
             expected=f'those of a node of model {host.variant}, which has '
                      f'{gpus} GPUs')
     bits = {name: 1 << number for number, name in enumerate(names)}
-    return host_mod.Links(
-        partition.of(tuple(sorted(
+    return weighing.HostLinks(
+        fabric.partitions_of(tuple(sorted(
             sum(bits[name] for name in part)
             for part in table.partitions.values()))),
         (1 << gpus) - 1, is_confined=table.fabric)
 
 
-def _request(row: _Row) -> host_mod.Request:
+def _request(row: _Row) -> weighing.WeighedRequest:
     gpus = row.number('num_gpu', _MOST_GPUS)
-    units = row.number('gpu_milli', host_mod.WHOLE)
-    if gpus and (not units or (gpus > 1 and units < host_mod.WHOLE)):
+    units = row.number('gpu_milli', weighing.WHOLE)
+    if gpus and (not units or (gpus > 1 and units < weighing.WHOLE)):
         raise row.invalid(
             'gpu_milli', '1000, or 1 to 999 if num_gpu is 1')
     is_linked = row.has('linked') and bool(row.number('linked', 1))
-    if is_linked and (not gpus or units < host_mod.WHOLE):
+    if is_linked and (not gpus or units < weighing.WHOLE):
         raise row.invalid('linked', '0, or a request of whole GPUs')
-    return host_mod.Request(
+    return weighing.WeighedRequest(
         row.number('cpu_milli'), row.number('memory_mib'), gpus,
         units if gpus else 0,
         frozenset(filter(None, map(str.strip, row.text(

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 
 from bench.simulation import departures
-from gpgpu_plugin.domain.weighing import policy
-from gpgpu_plugin.domain.weighing import vgpus
+from gpgpu_plugin.domain import weighing
 
 GPUS = 4
 """GPUs of a host."""
@@ -56,8 +55,8 @@ def _pack(host: Host, size: int) -> float:
 
 
 def _started(host: Host, size: int) -> float:
-    return vgpus.gain({number: gpu.available(size)
-                       for number, gpu in enumerate(host)}, size, 1)
+    return weighing.vgpu_gain({number: gpu.available(size)
+                               for number, gpu in enumerate(host)}, size, 1)
 
 
 RULES: dict[str, Rule] = {'spread': _spread, 'pack': _pack,
@@ -85,7 +84,7 @@ class VGPUs(departures.Pool):
         """
         worths = [self._worth(host, size) for host in self.hosts]
         worth = max(worths)
-        if worth == policy.UNFIT:
+        if worth == weighing.UNFIT:
             return None
         number = worths.index(worth)
         choose = max if self._rule is _spread else min
@@ -104,7 +103,7 @@ class VGPUs(departures.Pool):
         if key not in self._worths:
             fits = any(gpu.available(size) for gpu in host)
             self._worths[key] = (
-                self._rule(host, size) if fits else policy.UNFIT)
+                self._rule(host, size) if fits else weighing.UNFIT)
         return self._worths[key]
 
     def _replace(self, place: Place, size: int, vgpus: int) -> None:

@@ -10,18 +10,17 @@ from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import errors
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import base
+from gpgpu_plugin.cmd import listing
+from gpgpu_plugin.cmd import names
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.cmd import server_name
 
 _LIST = ('uuid', 'instance_uuid', 'host', 'address', 'variant', 'vgpu_type',
          'role', 'state', 'migration_uuid', 'since', 'used')
 _LONG = (*_LIST, 'device_uuid', 'stable_id', 'reason')
 
 
-class AssignmentList(reach.Command, lister.Lister):
+class AssignmentList(reach.ConductorCommand, lister.Lister):
     """List assignments, and whether their instances use them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -33,19 +32,19 @@ class AssignmentList(reach.Command, lister.Lister):
         parser.add_argument('--long', action='store_true',
                             help='show all columns, such as the reason for '
                                  'each value of "used"')
-        paging.add_arguments(parser, 'its UUID')
+        listing.add_page_arguments(parser, 'its UUID')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         found = self.api.assignment_list(
             gpgpu_context.admin(), host=parsed_args.host,
-            instance=server_name.optional(self, parsed_args.instance),
+            instance=names.optional_server_uuid(self, parsed_args.instance),
             limit=parsed_args.limit, marker=parsed_args.marker)
-        return columns.rows(
+        return listing.rows(
             found, _LONG if parsed_args.long else _LIST)
 
 
-class AssignmentEnd(reach.Command, lister.Lister):
+class AssignmentEnd(reach.ConductorCommand, lister.Lister):
     """End assignments; their devices are cleaned and offered again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -64,9 +63,9 @@ class AssignmentEnd(reach.Command, lister.Lister):
                  'device that a process has open is quarantined')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         uuids = self._uuids(parsed_args)
-        return columns.rows(self.api.assignment_end(
+        return listing.rows(self.api.assignment_end(
             gpgpu_context.admin(), uuids, force=parsed_args.force,
             actor=reach.actor()), _LIST)
 
@@ -81,10 +80,10 @@ class AssignmentEnd(reach.Command, lister.Lister):
         if instance is None:
             return words
         if len(words) > 1:
-            raise errors.UsageError(
+            raise base.UsageError(
                 'name one host, whose assignments of --instance end')
         found = self.api.instance_assignments(
-            gpgpu_context.admin(), server_name.uuid_of(self, instance))
+            gpgpu_context.admin(), names.server_uuid_of(self, instance))
         uuids = [assignment.uuid for assignment in found
                  if assignment.host == words[0]]
         if not uuids:

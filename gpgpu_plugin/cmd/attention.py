@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import attention
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.objects import cloud_capacity
+from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.rpc import ping
 
 _COLUMNS = ('severity', 'what', 'count', 'where', 'next_command')
 _Found = Iterator[tuple[attention.Cause, str]]
 
 
-class Status(reach.Command, lister.Lister):
+class StatusCommand(reach.ConductorCommand, lister.Lister):
     """List what needs somebody now, each with the next command to run.
 
     Exit code: 0 nothing needs you; 1 something should be looked at; 2 capacity
@@ -38,7 +38,7 @@ class Status(reach.Command, lister.Lister):
         """Run the command; return its exit code."""
         return super().run(parsed_args) or self._code
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         answers = ping.ping(self.rpc_conf, self.transport)
         found = list(_conductors(answers))
         # Calls that nobody takes would only time out.
@@ -49,7 +49,7 @@ class Status(reach.Command, lister.Lister):
         self._code = attention.exit_code(lines)
         if not self._code:
             self.note('nothing needs you')
-        return columns.rows(lines, _COLUMNS)
+        return listing.rows(lines, _COLUMNS)
 
     def _hosts(self) -> _Found:
         for host in self.api.host_list(gpgpu_context.admin()):
@@ -81,7 +81,7 @@ class Status(reach.Command, lister.Lister):
         for variant in self.api.variant_list(context):
             for cause in attention.of_variant(variant.status, variant.reason):
                 yield cause, variant.name
-        types = cloud_capacity.summed(
+        types = inventory.summed_capacity(
             self.api.vgpu_type_list(context, only_enabled=True))
         remaining = {info.variant for info in types if info.remaining_capacity}
         for name in sorted({info.variant for info in types

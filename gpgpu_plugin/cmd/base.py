@@ -13,15 +13,15 @@ from cliff import _argparse
 from cliff import app as cliff_app
 from cliff import command as cliff_command
 
-from gpgpu_plugin.cmd import columns
+from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import commands
-from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import listing
 
-# For annotations alone: most commands need neither.
 if typing.TYPE_CHECKING:
     import openstack.connection
     from cliff import lister
     from oslo_config import cfg
+
 
 CONFIG_FILE = '/etc/gpgpu/gpgpu.conf'
 NOVA_CONFIG_FILE = '/etc/nova/nova.conf'
@@ -62,7 +62,7 @@ def _check_columns(parsed_args: argparse.Namespace,
     for given in (*(parsed_args.columns or ()),
                   *(getattr(parsed_args, 'sort_columns', None) or ())):
         if given.replace(' ', '_').lower() not in known:
-            raise errors.UsageError(
+            raise UsageError(
                 f'column {given} does not exist; columns: {", ".join(names)}')
 
 
@@ -107,13 +107,13 @@ class Command(cliff_command.Command):
         _check_columns(parsed_args, column_names)
         if getattr(parsed_args, 'sort_columns', None) and len(data) == getattr(
                 parsed_args, 'limit', None):
-            raise errors.UsageError(
+            raise UsageError(
                 f'--sort-column would sort only the {len(data)} rows that '
                 f'--limit leaves; list all, or fewer by other options')
         if parsed_args.formatter == 'table' and not data:
             return 0
         if parsed_args.formatter == 'csv':
-            data = [[columns.without_formula(value) for value in row]
+            data = [[listing.without_formula(value) for value in row]
                     for row in data]
         cliff_list = typing.cast('lister.Lister', super())
         return int(cliff_list.produce_output(parsed_args, column_names, data))
@@ -123,4 +123,55 @@ class Command(cliff_command.Command):
 
         Commands that import a library with errors of its own override it.
         """
-        return errors.message(exc)
+        return message(exc)
+
+
+# -- Messages of errors for the operator, without any traceback.
+#
+# Errors of libraries are handled by the modules that import these libraries,
+# so that other commands do not load them: cmd.configuration for oslo.config,
+# cmd.reach for oslo.messaging.
+
+
+_LISTS = {
+    'PCI function': 'list',
+    'active assignment': 'assignment list',
+    'assignment': 'assignment list',
+    'assignment of instance': 'assignment list',
+    'device': 'device list --all',
+    'host': 'host list',
+    'usage': 'usage list',
+    'valid key of': 'key list',
+    'variant': 'variant list',
+}
+"""Command that lists all objects of a kind."""
+
+
+class UsageError(Exception):
+    """The command line is wrong in a way that argparse does not find."""
+
+
+def message(exc: Exception) -> str:
+    """Return the message of an error.
+
+    ``str`` of an error that came by RPC has the remote traceback appended;
+    its first argument is the message alone.
+    """
+    if isinstance(exc, (exception.GPUPluginException, UsageError)):
+        return str(exc.args[0])
+    if isinstance(exc, OSError) and exc.filename and exc.strerror:
+        return f'{exc.filename}: {exc.strerror}'
+    return f'{type(exc).__name__}: {first_line(exc)}'
+
+
+def hint(exc: Exception, program: str) -> str:
+    """Return which command lists what an error does not find, if one does."""
+    kind = exc.kwargs.get('kind') if isinstance(
+        exc, exception.NotFound) else None
+    command = _LISTS.get(str(kind))
+    return f'; see "{program} {command}"' if command else ''
+
+
+def first_line(value: object) -> str:
+    """Return the first line of a text that may have many."""
+    return str(value).strip().partition('\n')[0]

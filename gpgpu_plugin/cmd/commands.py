@@ -30,7 +30,7 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
                 'gpu1 0000:3b:00.0 0000:5e:00.0 --reason "burned in and '
                 'cleared"'),
             'device cleanings': (
-                'ledger:DeviceCleanings',
+                'device:DeviceCleanings',
                 'gpu1 0000:3b:00.0 --long'),
             'device list': (
                 'device:DeviceList',
@@ -44,17 +44,17 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
                 'gpu1 0000:3b:00.0',
                 '4d1f8b6c-2a97-4e53-8c1b-7a3f60d95e02'),
             'hold add': (
-                'hold:HoldAdd',
+                'device:HoldAdd',
                 'gpu1 0000:3b:00.0 --kind quarantined --reason "Xid 79"',
                 'gpu1 0000:3b:00.0 --kind disabled --reason "until the '
                 'audit is over"',
                 'gpu1 0000:3b:00.0 --kind retired'),
             'hold list': (
-                'hold:HoldList',
+                'device:HoldList',
                 '--host gpu1',
                 '--kind failed -f json'),
             'hold remove': (
-                'hold:HoldRemove',
+                'device:HoldRemove',
                 'gpu1 0000:3b:00.0 --kind disabled'),
         },
         'What is offered': {
@@ -92,10 +92,10 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
                 '--enabled --cloud',
                 '--variant L4 --type L4-4Q --long'),
             'flavor set': (
-                'flavor_set:FlavorSet',
+                'flavor:FlavorSet',
                 'gpu.2xh100 --gpu H100=2 --topology same_switch',
                 'vgpu.l4 --gpu L4/L4-4Q=1 --dry-run'),
-            'flavor unset': ('flavor_set:FlavorUnset', 'gpu.2xh100'),
+            'flavor unset': ('flavor:FlavorUnset', 'gpu.2xh100'),
         },
         'Instances': {
             'assignment end': (
@@ -118,7 +118,7 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
             'event list': (
                 'event:EventList',
                 '--host gpu1 --from 2026-11-01 --long'),
-            'usage export': ('usage_export:UsageExport', '2026-10.csv'),
+            'usage export': ('usage:UsageExport', '2026-10.csv'),
             'usage list': (
                 'usage:UsageList',
                 '--project 6f7a3c --from yesterday --to today',
@@ -128,7 +128,7 @@ PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = {
                 '--from 2026-10-01 --to 2026-11-01 --by project,variant'),
         },
         'The cloud as a whole': {
-            'status': ('attention:Status', '', '-f json'),
+            'status': ('attention:StatusCommand', '', '-f json'),
             'doctor': ('doctor:Doctor', '', '--host gpu1 --fix'),
             'map': ('map:Map', '--by owner', '--html gpus.html'),
         },

@@ -23,10 +23,10 @@ from oslo_service import systemd
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import configuration
-from gpgpu_plugin.cmd import database
+from gpgpu_plugin.cmd import db
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -64,11 +64,11 @@ def read(conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
     api.register_opts(conf)
     conf(list(argv), project='gpgpu', prog='gpgpu-conductor',
          version=version.VERSION)
-    concurrency.set_defaults(conf)
+    threads.set_defaults(conf)
     conf_gpgpu.check(conf)
-    concurrency.check(conf)
+    threads.check_threads(conf)
     rpc_transport.check_leaves_process(conf)
-    database.check_file(conf)
+    db.check_file(conf)
 
 
 def _probe(conf: cfg.ConfigOpts) -> None:
@@ -163,7 +163,7 @@ def _reload(conf: cfg.ConfigOpts, argv: Sequence[str],
     try:
         read(cfg.ConfigOpts(), argv)
         conf.reload_config_files()
-        concurrency.set_defaults(conf)
+        threads.set_defaults(conf)
         logging.setup(conf, 'gpgpu')
         _probe(conf)
         conductor = service.ConductorService(conf)

@@ -10,7 +10,7 @@ import socket
 from cliff import lister
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.rpc import ping
 
@@ -26,7 +26,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-class ConductorPing(reach.Command, lister.Lister):
+class ConductorPing(reach.ConductorCommand, lister.Lister):
     """List the conductors that answer, and why one takes no calls.
 
     The exit code is 1 if none answers.
@@ -42,7 +42,7 @@ class ConductorPing(reach.Command, lister.Lister):
                                  'or container, as a health check')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         answers = ping.ping(self.rpc_conf, self.transport,
                             wait=parsed_args.wait)
         if parsed_args.this_host:

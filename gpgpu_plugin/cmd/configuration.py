@@ -12,11 +12,10 @@ from oslo_config import cfg
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.cmd import base
-from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 
 
-class Command(base.Command):
+class ConfiguredCommand(base.Command):
     """Mixin of a cliff command that reads the configuration."""
 
     def configuration(self, *defaults: str) -> cfg.ConfigOpts:
@@ -36,11 +35,11 @@ def message(exc: Exception) -> str:
     """Return an error, also one of oslo.config, as one line."""
     if isinstance(exc, (cfg.ConfigFilesNotFoundError,
                         cfg.ConfigFilesPermissionDeniedError)):
-        return (f'{errors.first_line(exc)}; name others with --config-file, '
+        return (f'{base.first_line(exc)}; name others with --config-file, '
                 f'or let the user of this program read them')
     if isinstance(exc, cfg.Error):
-        return errors.first_line(exc)
-    return errors.message(exc)
+        return base.first_line(exc)
+    return base.message(exc)
 
 
 def read(options: argparse.Namespace,

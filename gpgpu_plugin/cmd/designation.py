@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-host designate``, ``undesignate`` and ``designated``.
+"""``gpgpu-host``: designated cards, and instances that use them.
 
-They change the machine that they run on, and need root but no service.
+``designate`` and ``undesignate`` change the machine that they run on, and need
+root but no service.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import argparse
 import functools
 import os
 from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from cliff import command
 from cliff import lister
+from oslo_config import cfg
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
-from gpgpu_plugin.cmd import columns
 from gpgpu_plugin.cmd import configuration
-from gpgpu_plugin.compute import withheld
+from gpgpu_plugin.cmd import listing
+from gpgpu_plugin.compute import designation_check
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import designation
@@ -60,14 +64,14 @@ class Designate(_Local):
                  'is designated for passthrough')
 
 
-class Undesignate(configuration.Command, _Local):
+class Undesignate(configuration.ConfiguredCommand, _Local):
     """Return a clean card of this machine to the drivers of the host."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         designator = self.designator()
         self.say(designator.undesignate(
             parsed_args.device,
-            functools.partial(withheld.refusal, self._state_path())),
+            functools.partial(designation_check.refusal, self._state_path())),
             'is no longer designated')
 
     def _state_path(self) -> str:
@@ -90,7 +94,40 @@ class Undesignate(configuration.Command, _Local):
 class Designated(base.Command, lister.Lister):
     """List the designated PCI functions of this machine."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        return columns.rows(
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
+        return listing.rows(
             designation.listing(sysfs_mod.Sysfs(), designation.Store()),
             ('id', 'address', 'vendor', 'device', 'kept_by', 'driver'))
+
+
+# -- Instances that use the PCI functions of this machine.
+
+
+def read_instances(command: base.Command,
+                   ) -> tuple[Mapping[str, Sequence[str]], str | None]:
+    """Return the instances by the id of a function.
+
+    The remark on stderr says why there may be more. There is none on a
+    machine on which nova-compute never ran with the plugin.
+
+    :returns: instances, and why there may be more; None: there are none
+    """
+    try:
+        conf = command.manage.given_conf or configuration.read(
+            command.app.options, [base.NOVA_CONFIG_FILE])
+        path: str = conf.gpgpu_compute.state_path
+    except (cfg.Error, exception.HostError) as exc:
+        return _doubted(command, {}, configuration.message(exc))
+    if not os.path.lexists(path):
+        return {}, f'{path} does not exist'
+    users = designation_check.users(path)
+    if users.doubt is not None:
+        return _doubted(command, users.instances, users.doubt)
+    return users.instances, None
+
+
+def _doubted(command: base.Command, instances: Mapping[str, Sequence[str]],
+             doubt: str) -> tuple[Mapping[str, Sequence[str]], str]:
+    command.note(
+        f'it is unknown which instances use other functions: {doubt}')
+    return instances, doubt

@@ -25,34 +25,34 @@ from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import cloud as cloud_mod
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import errors
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.doctor import cloud as cloud_drifts
-from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import drift as drift_mod
 from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.gpu_map import text
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.gpu_map import text as text_mod
+from gpgpu_plugin.rpc import conductor_client
 
 DRIFT_LEFT = 3
 ALL_REPAIRED = 4
 NOT_EXAMINED = 5
 
-_LONGEST = 3600
+_MAX_SECONDS = 3600
 
 _COLUMNS = ('severity', 'drift', 'host', 'subject', 'outcome', 'says',
             'reason')
 _ERRORS = (exception.GPUPluginException, oslo_messaging.MessagingException,
            *cloud_mod.ERRORS)
-_UNKNOWN = drift.Severity.UNKNOWN
+_UNKNOWN = drift_mod.DriftSeverity.UNKNOWN
 _OURS = f'{naming.TRAIT_GPU},{naming.TRAIT_OWNER}'
 _RESOURCES = 'resources'
-_Drifts = dict[tuple[str, str, str], drift.Drift]
+_Drifts = dict[tuple[str, str, str], drift_mod.Drift]
 
 
-class Outcome(enum.StrEnum):
+class RepairOutcome(enum.StrEnum):
     """Outcome of one drift.
 
     ``unknown``: after the repairs, whoever found it could not look again.
@@ -65,7 +65,7 @@ class Outcome(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class DriftRow:
     """A line of the output."""
 
     severity: str
@@ -77,15 +77,15 @@ class Row:
     reason: str
 
 
-class Cloud(cloud_mod.Cloud):
+class ExaminedCloud(cloud_mod.Cloud):
     """Placement and Nova of a cloud."""
 
     # -- Placement ----------------------------------------------------------
 
     def providers(
         self, wanted: Iterable[str], node: str | None,
-    ) -> tuple[dict[str, cloud_drifts.Provider],
-               list[cloud_drifts.Provider]]:
+    ) -> tuple[dict[str, cloud_drifts.ProviderRecord],
+               list[cloud_drifts.ProviderRecord]]:
         """Return providers, and all with the plugin's traits.
 
         Two lists, then three questions for each provider.
@@ -114,9 +114,9 @@ class Cloud(cloud_mod.Cloud):
         self.delete_from_placement(f'/resource_providers/{uuid}')
 
     def _listed(self, query: dict[str, str],
-                ) -> dict[str, cloud_drifts.Provider]:
+                ) -> dict[str, cloud_drifts.ProviderRecord]:
         return {
-            found['uuid']: cloud_drifts.Provider(
+            found['uuid']: cloud_drifts.ProviderRecord(
                 uuid=found['uuid'], name=found['name'],
                 root=found['root_provider_uuid'])
             for found in self.placement('/resource_providers', query)[
@@ -125,10 +125,11 @@ class Cloud(cloud_mod.Cloud):
     def _of_provider(self, uuid: str, part: str) -> typing.Any:
         return self.placement(f'/resource_providers/{uuid}/{part}')[part]
 
-    def _read(self, listed: cloud_drifts.Provider) -> cloud_drifts.Provider:
+    def _read(self, listed: cloud_drifts.ProviderRecord,
+              ) -> cloud_drifts.ProviderRecord:
         return dataclasses.replace(
             listed, inventories={
-                resource_class: cloud_drifts.Inventory(
+                resource_class: cloud_drifts.ProviderInventory(
                     total=found['total'], reserved=found['reserved'])
                 for resource_class, found in self._of_provider(
                     listed.uuid, 'inventories').items()},
@@ -141,25 +142,26 @@ class Cloud(cloud_mod.Cloud):
 
     # -- Nova ---------------------------------------------------------------
 
-    def flavors(self) -> tuple[cloud_drifts.Flavor, ...]:
+    def flavors(self) -> tuple[cloud_drifts.FlavorRecord, ...]:
         """Return all flavors that request resources, page by page.
 
         :raises cloud.ERRORS: Nova cannot be read
         """
         found = (
-            cloud_drifts.Flavor(name=flavor['name'], resource_classes=tuple(
+            cloud_drifts.FlavorRecord(name=flavor['name'],
+                                      resource_classes=tuple(
                 key.partition(':')[2] for key in flavor['extra_specs']
                 if key.partition(':')[0].startswith(_RESOURCES)))
             for flavor in self.all_flavors())
         return tuple(flavor for flavor in found if flavor.resource_classes)
 
-    def server(self, uuid: str) -> cloud_drifts.Server | None:
+    def server(self, uuid: str) -> cloud_drifts.ServerRecord | None:
         """Return an instance of any project; None: Nova does not have it.
 
         :raises cloud.ERRORS: Nova cannot be read
         """
         found = self.find_server(uuid)
-        return None if found is None else cloud_drifts.Server(
+        return None if found is None else cloud_drifts.ServerRecord(
             host=found.get('OS-EXT-SRV-ATTR:host'),
             task=found.get('OS-EXT-STS:task_state'))
 
@@ -170,8 +172,8 @@ class Examination:
     :param host: only this one; None: all
     """
 
-    def __init__(self, api: conductor_api.ConductorAPI,
-                 cloud: Cloud, host: str | None) -> None:
+    def __init__(self, api: conductor_client.ConductorAPI,
+                 cloud: ExaminedCloud, host: str | None) -> None:
         self._api = api
         self._cloud = cloud
         self._host = host
@@ -198,10 +200,10 @@ class Examination:
                          lambda: self._nova(records, cloud))]
         if self._host is None:
             found += cloud.drifts
-        return {one.key: one for one in drift.allowed(found)}
+        return {one.key: one for one in drift_mod.allowed(found)}
 
     def _placement(self, records: Sequence[cloud_drifts.HostRecord],
-                   ) -> Iterator[drift.Drift]:
+                   ) -> Iterator[drift_mod.Drift]:
         expected = [group.provider_uuid for record in records
                     for group in record.groups]
         providers, ours = self._cloud.providers(
@@ -217,7 +219,7 @@ class Examination:
             yield from unknown
 
     def _nova(self, records: Sequence[cloud_drifts.HostRecord],
-              cloud: cloud_drifts.CloudRecord) -> Iterator[drift.Drift]:
+              cloud: cloud_drifts.CloudRecord) -> Iterator[drift_mod.Drift]:
         yield from cloud_drifts.services(
             [record.host for record in records],
             {service['host'] for service in self._cloud.services()})
@@ -225,7 +227,7 @@ class Examination:
             yield from cloud_drifts.flavors(
                 self._cloud.flavors(), cloud.resource_classes)
 
-    def repair(self, drifts: Iterable[drift.Drift],
+    def repair(self, drifts: Iterable[drift_mod.Drift],
                note: Callable[[str], object]) -> None:
         """Execute the repairs of drifts; the next examination says if.
 
@@ -244,30 +246,30 @@ class Examination:
                     note('the repairs after it were not tried')
                     return
 
-    def _repairs(self, drifts: Sequence[drift.Drift],
+    def _repairs(self, drifts: Sequence[drift_mod.Drift],
                  note: Callable[[str], object]) -> Iterator[
                      tuple[str, Callable[[], object]]]:
         """Yield what each repair is and what executes it, in their order."""
         context = gpgpu_context.admin()
         for found in drifts:
-            if found.repair in drift.OF_CONDUCTOR:
+            if found.repair in drift_mod.OF_CONDUCTOR:
                 yield (f'{found.repair} of {found.subject} on {found.host}',
                        functools.partial(self._api.repair_database, context,
                                          found, reach.actor()))
         expected = functools.cache(self._expected_providers)
         for found in drifts:
-            if (found.repair is drift.Repair.PROVIDER
+            if (found.repair is drift_mod.Repair.PROVIDER
                     and found.subject in self._unknown_providers):
                 yield (f'deletion of provider {found.subject}',
                        functools.partial(self._delete_provider, found.subject,
                                          expected))
         # What the database offers now.
-        for wanted, hosts in drift.hosts_to_repair(drifts).items():
+        for wanted, hosts in drift_mod.hosts_to_repair(drifts).items():
             yield (f'{", ".join(wanted)} on {", ".join(hosts)}',
                    functools.partial(self._repair_hosts, hosts, wanted, note))
 
     def _repair_hosts(self, hosts: Sequence[str],
-                      wanted: Sequence[drift.Repair],
+                      wanted: Sequence[drift_mod.Repair],
                       note: Callable[[str], object]) -> None:
         for found in self._api.examine_hosts(
                 gpgpu_context.admin(), hosts, wanted):
@@ -287,18 +289,18 @@ class Examination:
             self._cloud.delete_provider(uuid)
 
 
-def _or_unknown(name: str, find: Callable[[], Iterator[drift.Drift]],
-                ) -> list[drift.Drift]:
+def _or_unknown(name: str, find: Callable[[], Iterator[drift_mod.Drift]],
+                ) -> list[drift_mod.Drift]:
     """Return drifts, or that they are unknown."""
     try:
         return list(find())
     except cloud_mod.ERRORS as exc:
         authority = name.partition('_')[0]
-        return [drift.of(name, None, authority, **{
-            authority: errors.first_line(exc)})]
+        return [drift_mod.of(name, None, authority, **{
+            authority: base.first_line(exc)})]
 
 
-class Doctor(reach.Command, lister.Lister):
+class Doctor(reach.ConductorCommand, lister.Lister):
     """Compare database, Placement, Nova and hosts, and list drifts.
 
     Exit code: 0 consistent; 3 a drift is left; 4 all drifts were repaired; 5
@@ -326,10 +328,10 @@ class Doctor(reach.Command, lister.Lister):
         """Run the command; return its exit code."""
         return super().run(parsed_args) or self._code
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         connect = self.manage.connect or openstack.connect
         examination = Examination(
-            self.api, Cloud(functools.partial(
+            self.api, ExaminedCloud(functools.partial(
                 connect, cloud=self.app.options.os_cloud)), parsed_args.host)
         found = self._lasting(examination, parsed_args.confirm_after)
         left = found
@@ -344,9 +346,9 @@ class Doctor(reach.Command, lister.Lister):
             gpgpu_context.admin(), host=parsed_args.host,
             health=health.Health.FAILED))
         self.note(_summary(examination.hosts, rows) + bool(failed) * (
-            f'; {text.counted(failed, "GPU")} failed, see "gpgpu-manage '
+            f'; {text_mod.counted(failed, "GPU")} failed, see "gpgpu-manage '
             f'device list --faulty"'))
-        return columns.rows(rows, _COLUMNS)
+        return listing.rows(rows, _COLUMNS)
 
     def _lasting(self, examination: Examination, seconds: float) -> _Drifts:
         """Return the drifts that two examinations find.
@@ -360,7 +362,7 @@ class Doctor(reach.Command, lister.Lister):
         second = examination.run()
         return _unknown(first) | _unknown(second) | {
             key: found for key, found in second.items()
-            if key in first and (found.name not in drift.COUNTED
+            if key in first and (found.name not in drift_mod.COUNTED
                                  or found.says == first[key].says)}
 
 
@@ -369,8 +371,8 @@ def _afterwards(examination: Examination) -> _Drifts:
     try:
         return examination.run()
     except _ERRORS as exc:
-        found = drift.of('conductor_not_examined', None, 'conductor',
-                         conductor=reach.message(exc))
+        found = drift_mod.of('conductor_not_examined', None, 'conductor',
+                             conductor=reach.message(exc))
         return {found.key: found}
 
 
@@ -383,9 +385,9 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1
-    if not 0 <= seconds <= _LONGEST:
+    if not 0 <= seconds <= _MAX_SECONDS:
         raise argparse.ArgumentTypeError(
-            f'{text!r}: expected seconds, 0 to {_LONGEST}')
+            f'{text!r}: expected seconds, 0 to {_MAX_SECONDS}')
     return seconds
 
 
@@ -394,8 +396,8 @@ def _unknown(found: _Drifts) -> _Drifts:
             if one.severity is _UNKNOWN}
 
 
-def _rows(found: _Drifts, left: _Drifts, *, fix: bool) -> list[Row]:
-    order = list(drift.Severity)
+def _rows(found: _Drifts, left: _Drifts, *, fix: bool) -> list[DriftRow]:
+    order = list(drift_mod.DriftSeverity)
     silent = {one.host for one in _unknown(left).values()}
     return [_row(left.get(key, known), _outcome(known, left, silent, fix=fix))
             for key, known in sorted(
@@ -403,23 +405,23 @@ def _rows(found: _Drifts, left: _Drifts, *, fix: bool) -> list[Row]:
                     order.index(item[1].severity), item[0]))]
 
 
-def _outcome(known: drift.Drift, left: _Drifts, silent: set[str | None], *,
-             fix: bool) -> Outcome:
+def _outcome(known: drift_mod.Drift, left: _Drifts, silent: set[str | None], *,
+             fix: bool) -> RepairOutcome:
     """Return what became of a drift.
 
     :param silent: hosts that could not be examined in the end; None: neither
         could Placement or Nova
     """
     if not fix:
-        return Outcome.FOUND
+        return RepairOutcome.FOUND
     if known.key in left:
-        return Outcome.LEFT
-    return (Outcome.UNKNOWN if silent & {None, known.host}
-            else Outcome.REPAIRED)
+        return RepairOutcome.LEFT
+    return (RepairOutcome.UNKNOWN if silent & {None, known.host}
+            else RepairOutcome.REPAIRED)
 
 
-def _row(found: drift.Drift, outcome: Outcome) -> Row:
-    return Row(
+def _row(found: drift_mod.Drift, outcome: RepairOutcome) -> DriftRow:
+    return DriftRow(
         severity=found.severity, drift=found.name, host=found.host,
         subject=found.subject, outcome=outcome, says='; '.join(
             f'{name}: {said}' for name, said in found.says.items()),
@@ -427,11 +429,11 @@ def _row(found: drift.Drift, outcome: Outcome) -> Row:
                 else f'not repaired: {found.reason}'))
 
 
-def _code(rows: Sequence[Row]) -> int:
+def _code(rows: Sequence[DriftRow]) -> int:
     """Return the exit code."""
     unknown = [row for row in rows if _UNKNOWN in (row.severity, row.outcome)]
     left = [row for row in rows
-            if row not in unknown and row.outcome != Outcome.REPAIRED]
+            if row not in unknown and row.outcome != RepairOutcome.REPAIRED]
     if left:
         return DRIFT_LEFT
     if unknown:
@@ -439,12 +441,12 @@ def _code(rows: Sequence[Row]) -> int:
     return ALL_REPAIRED if rows else 0
 
 
-def _summary(hosts: int, rows: Sequence[Row]) -> str:
+def _summary(hosts: int, rows: Sequence[DriftRow]) -> str:
     """Return the answer in one line."""
-    examined = f'{text.counted(hosts, "host")} examined'
+    examined = f'{text_mod.counted(hosts, "host")} examined'
     if not rows:
         return f'{examined}: consistent'
     unknown = sum(row.severity == _UNKNOWN for row in rows)
-    repaired = sum(row.outcome == Outcome.REPAIRED for row in rows)
-    return (f'{examined}: {text.counted(len(rows) - unknown, "drift")}, '
+    repaired = sum(row.outcome == RepairOutcome.REPAIRED for row in rows)
+    return (f'{examined}: {text_mod.counted(len(rows) - unknown, "drift")}, '
             f'{repaired} repaired, {unknown} could not be examined')

@@ -9,14 +9,11 @@ import difflib
 from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import dates
-from gpgpu_plugin.cmd import device_name
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import listing
+from gpgpu_plugin.cmd import names
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.cmd import server_name
 from gpgpu_plugin.domain import event as rules
-from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.objects import history
 
 _LIST = ('id', 'at', 'kind', 'host', 'device_uuid', 'instance_uuid', 'actor',
          'reason', 'count', 'detail')
@@ -26,7 +23,7 @@ _DEFAULT = 100
 """Rows of ``event list``; the history has millions."""
 
 
-class EventList(reach.Command, lister.Lister):
+class EventList(reach.ConductorCommand, lister.Lister):
     """List what happened to hosts, devices and assignments, newest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -50,13 +47,13 @@ class EventList(reach.Command, lister.Lister):
             '--request', metavar='ID',
             help='only events of this user request to Nova (req-...), whose '
                  'ID "openstack server event list" shows')
-        dates.add_period(parser)
+        listing.add_period(parser)
         parser.add_argument('--long', action='store_true',
                             help='show all columns')
-        paging.add_arguments(parser, 'its ID', _DEFAULT)
+        listing.add_page_arguments(parser, 'its ID', _DEFAULT)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         wanted = _wanted(self, parsed_args)
         found = self.api.event_list(
             gpgpu_context.admin(), wanted,
@@ -71,7 +68,7 @@ class EventList(reach.Command, lister.Lister):
         if len(found) == parsed_args.limit:
             self.note(f'there may be older events: list them with --marker '
                       f'{found[-1].marker}, or more at once with --limit')
-        return columns.rows(
+        return listing.rows(
             found, (*_LIST, *_LONG) if parsed_args.long else _LIST)
 
 
@@ -87,13 +84,13 @@ def _kind(text: str) -> str:
     return text
 
 
-def _wanted(command: reach.Command, parsed_args: argparse.Namespace,
-            ) -> event_obj.EventFilter:
-    return event_obj.EventFilter(
+def _wanted(command: reach.ConductorCommand, parsed_args: argparse.Namespace,
+            ) -> history.EventFilter:
+    return history.EventFilter(
         host=parsed_args.host,
-        device=device_name.uuid_of(command.api, parsed_args.device)
+        device=names.device_uuid_of(command.api, parsed_args.device)
         if parsed_args.device else None,
-        instance=server_name.optional(command, parsed_args.instance),
+        instance=names.optional_server_uuid(command, parsed_args.instance),
         project=parsed_args.project, kind=parsed_args.kind,
         request=parsed_args.request, since=parsed_args.since,
         until=parsed_args.until)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpgpu-manage group``: GPU groups, the GPUs of one variant on one host."""
+"""``gpgpu-manage group``: the GPUs of one variant on one host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import link_file
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
+from gpgpu_plugin.domain import fabric
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 
@@ -30,24 +29,24 @@ def _add_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('variant', help='name of the variant')
 
 
-class GroupList(reach.Command, lister.Lister):
+class GroupList(reach.ConductorCommand, lister.Lister):
     """List groups with their capacity."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', help='only groups of this host')
         parser.add_argument('--variant', help='only groups of this variant')
-        paging.add_arguments(parser, 'HOST:VARIANT')
+        listing.add_page_arguments(parser, 'HOST:VARIANT')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         api, context = self.api, gpgpu_context.admin()
         # An unknown name must not look like a group without GPUs.
         if parsed_args.host:
             api.host_show(context, parsed_args.host)
         if parsed_args.variant:
             api.variant_show(context, parsed_args.variant)
-        return columns.rows(
+        return listing.rows(
             api.group_list(
                 context, host=parsed_args.host,
                 variant=parsed_args.variant, limit=parsed_args.limit,
@@ -57,7 +56,7 @@ class GroupList(reach.Command, lister.Lister):
              'states', 'free_partition_counts', 'host_state'))
 
 
-class GroupShow(reach.Command, show.ShowOne):
+class GroupShow(reach.ConductorCommand, show.ShowOne):
     """Show a group."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -65,11 +64,11 @@ class GroupShow(reach.Command, show.ShowOne):
         _add_key(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(_find(self, parsed_args))
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Fields:
+        return listing.fields(_find(self, parsed_args))
 
 
-def _find(command: reach.Command,
+def _find(command: reach.ConductorCommand,
           parsed_args: argparse.Namespace) -> admin.GroupInfo:
     """Return the group that the arguments name.
 
@@ -87,7 +86,7 @@ def _find(command: reach.Command,
     return groups[parsed_args.variant]
 
 
-class GroupLinks(reach.Command, lister.Lister):
+class GroupLinks(reach.ConductorCommand, lister.Lister):
     """List the link partitions of a group, and which of them are free.
 
     State is "taken" if one instance has exactly these GPUs, "overlapped" if
@@ -101,7 +100,7 @@ class GroupLinks(reach.Command, lister.Lister):
         _add_key(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         group = _find(self, parsed_args)
         if group.links_source is None:
             self.note(f'nothing is known of the links of {group.variant} on '
@@ -112,12 +111,12 @@ class GroupLinks(reach.Command, lister.Lister):
                       f'{group.host} are known: {group.links_problem}')
         return ('Partition', 'GPUs', 'Free', 'State', 'Addresses'), [
             (name, len(addresses.split()),
-             columns.Cell(name in group.free_partitions),
+             listing.Cell(name in group.free_partitions),
              group.partition_states[name], addresses)
             for name, addresses in group.link_partitions.items()]
 
 
-class GroupSet(reach.Command, lister.Lister):
+class GroupSet(reach.ConductorCommand, lister.Lister):
     """Set the allocation policy or the link partitions of a group.
 
     A group has those of its variant ("variant set") until it gets some of its
@@ -136,7 +135,7 @@ class GroupSet(reach.Command, lister.Lister):
                  'decide')
         policy.add_argument(
             '--link-partitions', type=pathlib.Path, metavar='FILE',
-            help=link_file.HELP)
+            help=HELP)
         policy.add_argument(
             '--unset', choices=['allocation-policy', _UNSET_LINKS],
             metavar='FIELD',
@@ -144,13 +143,38 @@ class GroupSet(reach.Command, lister.Lister):
                  'link-partitions')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         api, context = self.api, gpgpu_context.admin()
         path, host = parsed_args.link_partitions, parsed_args.host
         if path is not None or parsed_args.unset == _UNSET_LINKS:
-            return columns.rows(api.group_links_set(
+            return listing.rows(api.group_links_set(
                 context, host, parsed_args.variant,
-                None if path is None else link_file.read(path)), _LINKS)
-        return columns.rows(api.group_set(
+                None if path is None else read_link_file(path)), _LINKS)
+        return listing.rows(api.group_set(
             context, host, parsed_args.variant,
             parsed_args.allocation_policy), _POLICIES)
+
+
+# -- Files in which operators state link partitions (domain.fabric).
+
+
+HELP = ('file of JSON with the sets of GPUs that an instance can get '
+        'together: "named_by" (order, address or slot), "partitions" or '
+        'NVIDIA\'s "partitionInfo", and if these name module IDs, "modules"')
+
+
+def read_link_file(path: pathlib.Path) -> str:
+    """Return the table in a file, in the form in which it is kept.
+
+    :raises NotFound: the file does not exist
+    :raises Invalid: the file cannot be read, or has no table
+    """
+    try:
+        text = path.read_text(encoding='utf-8')
+    except FileNotFoundError:
+        raise exception.NotFound(kind='file', name=path) from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise exception.Invalid(
+            field='link partitions', value=str(path),
+            expected=f'a file of JSON: {exc}') from None
+    return fabric.normalize_link_table(text)

@@ -11,11 +11,10 @@ from cliff import lister
 from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.objects import admin
 
@@ -23,32 +22,32 @@ _LEFT = ('instance_uuid', 'role', 'variant', 'vgpu_type', 'address', 'state',
          'since', 'used', 'uuid')
 
 
-class HostList(reach.Command, lister.Lister):
+class HostList(reach.ConductorCommand, lister.Lister):
     """List the hosts, with the number of devices by state."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        paging.add_arguments(parser, 'the name of the host')
+        listing.add_page_arguments(parser, 'the name of the host')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         hosts = self.api.host_list(
             gpgpu_context.admin(), limit=parsed_args.limit,
             marker=parsed_args.marker)
-        if any(host.host_state == host_state.HostState.RESTORED
+        if any(host.host_state == host_rules.HostState.RESTORED
                for host in hosts):
-            minutes = host_state.minutes_to_report(
+            minutes = host_rules.minutes_to_report(
                 self.rpc_conf.gpgpu.digest_interval)
             self.note(f'the database was restored: such a host reports what '
                       f'it has within {minutes} min of its last call (Heard '
                       f'At); a restart of nova-compute there hastens it')
-        return columns.rows(
+        return listing.rows(
             hosts,
             ('host', 'node', 'node_uuid', 'devices', 'cleaned', 'host_state',
              'draining', 'reported_at', 'heard_at', 'version'))
 
 
-class HostShow(reach.Command, show.ShowOne):
+class HostShow(reach.ConductorCommand, show.ShowOne):
     """Show a host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,12 +55,12 @@ class HostShow(reach.Command, show.ShowOne):
         parser.add_argument('host', help='name of the nova-compute service')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.host_show(
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Fields:
+        return listing.fields(self.api.host_show(
             gpgpu_context.admin(), parsed_args.host))
 
 
-class HostDrain(reach.Command, lister.Lister):
+class HostDrain(reach.ConductorCommand, lister.Lister):
     """Withdraw a host's devices and list the assignments that are left."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -71,7 +70,7 @@ class HostDrain(reach.Command, lister.Lister):
                             help='why, for whoever finds the host so')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         host = parsed_args.host
         self.api.host_drain(gpgpu_context.admin(), host, draining=True,
                             reason=parsed_args.reason)
@@ -79,7 +78,7 @@ class HostDrain(reach.Command, lister.Lister):
         # Afterwards: devices of assignments that just ended are unclean.
         shown = self.api.host_show(gpgpu_context.admin(), host)
         self.note(_progress(shown, left))
-        return columns.rows(left, _LEFT)
+        return listing.rows(left, _LEFT)
 
 
 def _progress(host: admin.HostInfo,
@@ -101,7 +100,7 @@ def _progress(host: admin.HostInfo,
         if quarantined else '')
 
 
-class HostUndrain(reach.Command, show.ShowOne):
+class HostUndrain(reach.ConductorCommand, show.ShowOne):
     """Offer the devices of a host again."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -109,12 +108,12 @@ class HostUndrain(reach.Command, show.ShowOne):
         parser.add_argument('host', help='name of the nova-compute service')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.host_drain(
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Fields:
+        return listing.fields(self.api.host_drain(
             gpgpu_context.admin(), parsed_args.host, draining=False))
 
 
-class HostTakeover(reach.Command, command.Command):
+class HostTakeover(reach.ConductorCommand, command.Command):
     """Let nova-compute on another machine speak for a host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -126,7 +125,7 @@ class HostTakeover(reach.Command, command.Command):
         self.api.host_takeover(gpgpu_context.admin(), parsed_args.host)
 
 
-class HostDelete(reach.Command, command.Command):
+class HostDelete(reach.ConductorCommand, command.Command):
     """Delete a host if no device of it is assigned, held or not clean."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -18,24 +18,22 @@ from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import database
-from gpgpu_plugin.cmd import paging
-from gpgpu_plugin.conductor import caller_keys
+from gpgpu_plugin.cmd import db
+from gpgpu_plugin.cmd import listing
+from gpgpu_plugin.conductor import callers
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 
 _KINDS = tuple(str(kind) for kind in gpgpu_context.CallerKind)
 
 
-class KeyInit(database.Command, command.Command):
+class KeyInit(db.DatabaseCommand, command.Command):
     """Make the master key of a cloud, from which all others are derived."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        path = key_files.master_path(self.database_conf)
+        path = signature.master_path(self.database_conf)
         _write(path, lambda: signature.new_master().to_text())
         self.app.stdout.write(f'{path}\n')
         self.note(f'copy {path} to the other machines on which '
@@ -43,7 +41,7 @@ class KeyInit(database.Command, command.Command):
                   f'gpgpu-conductor there and here')
 
 
-class KeyRotate(database.Command, command.Command):
+class KeyRotate(db.DatabaseCommand, command.Command):
     """Replace the master key; the old one is accepted until --finish."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -57,9 +55,9 @@ class KeyRotate(database.Command, command.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         database, conf = self.database, self.database_conf
         if parsed_args.finish:
-            _check_unused(database, key_files.masters(conf)[0])
-        key_files.rotate(conf, keep=not parsed_args.finish)
-        path = key_files.master_path(conf)
+            _check_unused(database, signature.read_masters(conf)[0])
+        signature.rotate_master(conf, keep=not parsed_args.finish)
+        path = signature.master_path(conf)
         self.app.stdout.write(f'{path}\n')
         self.note(f'copy {path} to the other machines on which '
                   f'gpgpu-conductor runs, and restart gpgpu-conductor on each')
@@ -87,7 +85,7 @@ def _check_unused(database: api.Database,
                    f'"gpgpu-manage key create", and revoke them')
 
 
-class KeyCreate(database.Command, command.Command):
+class KeyCreate(db.DatabaseCommand, command.Command):
     """Make a key for each of some callers; earlier keys stay valid."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -113,7 +111,7 @@ class KeyCreate(database.Command, command.Command):
         for name in names:
             signature.check_name(name)
         if parsed_args.dir is None:
-            paths = [parsed_args.file or key_files.caller_path(conf, kind)]
+            paths = [parsed_args.file or signature.caller_path(conf, kind)]
         else:
             paths = [parsed_args.dir / f'{name}.key' for name in names]
         for path in paths:
@@ -148,18 +146,18 @@ def _names(database: api.Database, kind: gpgpu_context.CallerKind,
 
 def _make(conf: cfg.ConfigOpts, database: api.Database,
           kind: gpgpu_context.CallerKind, name: str) -> str:
-    master = key_files.masters(conf)[0]
-    return caller_keys.make(database, master, kind, name).to_text()
+    master = signature.read_masters(conf)[0]
+    return callers.make_keys(database, master, kind, name).to_text()
 
 
-class KeyRevoke(database.Command, command.Command):
+class KeyRevoke(db.DatabaseCommand, command.Command):
     """Revoke keys of a caller; conductors refuse them within 10 seconds."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_caller(parser)
         parser.add_argument(
-            '--number', type=paging.number, metavar='NUMBER',
+            '--number', type=listing.number_argument, metavar='NUMBER',
             help='revoke only the key of this number, as in "key list" '
                  '(default: all keys of the caller)')
         return parser
@@ -180,10 +178,10 @@ class KeyRevoke(database.Command, command.Command):
             f'{parsed_args.name}\n')
 
 
-class KeyList(database.Command, lister.Lister):
+class KeyList(db.DatabaseCommand, lister.Lister):
     """List the keys that were made, and whether their master key is old."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         database, masters = self.database, self._masters()
         with database.reader() as session:
             return (('Kind', 'Name', 'Number', 'Created At', 'Revoked At',
@@ -198,7 +196,7 @@ class KeyList(database.Command, lister.Lister):
     def _masters(self) -> dict[str, str]:
         """Return "new" or "old" for each master key that is known here."""
         try:
-            found = key_files.masters(self.database_conf)
+            found = signature.read_masters(self.database_conf)
         except exception.ConfigInvalid:
             return {}
         return {master.id: 'old' if index else 'new'
@@ -216,7 +214,7 @@ def _add_caller(parser: argparse.ArgumentParser,
 
 def _write(path: pathlib.Path, make: Callable[[], str]) -> None:
     try:
-        key_files.write(path, make)
+        signature.write_key(path, make)
     except FileExistsError:
         raise _exists(path) from None
 

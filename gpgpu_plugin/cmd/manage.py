@@ -23,10 +23,9 @@ from collections.abc import Sequence
 from autopage import argparse as autopage
 from cliff import help as cliff_help
 
-from gpgpu_plugin import version
+from gpgpu_plugin import version as version_mod
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import commands
-from gpgpu_plugin.cmd import errors
 
 # For annotations alone: half of the commands read no configuration.
 if typing.TYPE_CHECKING:
@@ -65,7 +64,7 @@ class ManageApp(base.Application):
         self.given_conf = conf
         self.connect = connect
         super().__init__(
-            description=self.DESCRIPTION, version=version.VERSION,
+            description=self.DESCRIPTION, version=version_mod.VERSION,
             command_manager=commands.CommandManager(self.NAME),
             stdout=sys.stdout, stderr=sys.stderr, deferred_help=True)
         self.command_manager.commands.pop('help')
@@ -149,7 +148,7 @@ class ManageApp(base.Application):
             return 2
         # A dependency of the command is not installed.
         except ImportError as exc:
-            return self._fail(exc, errors.message(exc), 1)
+            return self._fail(exc, base.message(exc), 1)
         command = None
         try:
             command = factory(self, self.options, cmd_name=name)
@@ -164,10 +163,10 @@ class ManageApp(base.Application):
             text, code = (
                 (command.explain(exc), command.failure_code)
                 if isinstance(command, base.Command)
-                else (errors.message(exc), 1))
-            if isinstance(exc, errors.UsageError):
+                else (base.message(exc), 1))
+            if isinstance(exc, base.UsageError):
                 code = 2
-            return self._fail(exc, text + errors.hint(exc, self.NAME), code)
+            return self._fail(exc, text + base.hint(exc, self.NAME), code)
 
     def _fail(self, exc: Exception, text: str, code: int) -> int:
         if self.options.debug:

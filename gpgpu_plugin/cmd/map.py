@@ -15,16 +15,15 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.gpu_map import mark
 from gpgpu_plugin.gpu_map import page
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.gpu_map import tree
-from gpgpu_plugin.objects import usage as usage_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.objects import history
+from gpgpu_plugin.rpc import conductor_client
 
 
-class Map(reach.Command, command.Command):
+class Map(reach.ConductorCommand, command.Command):
     """Draw the GPUs of hosts by NUMA node and PCIe switch."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -43,7 +42,7 @@ class Map(reach.Command, command.Command):
         parser.add_argument(
             '--no-history', dest='history', action='store_false',
             help=f'do not read and draw how many GPUs were in use in the '
-                 f'last {history.HOURS} hours')
+                 f'last {tree.HOURS} hours')
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -64,7 +63,7 @@ class Map(reach.Command, command.Command):
                   f'{parsed_args.html}\n')
 
 
-def read(api: conductor_api.ConductorAPI, *, host: str | None,
+def read(api: conductor_client.ConductorAPI, *, host: str | None,
          variant: str | None, with_history: bool = True) -> tree.GPUMap:
     """Return the map of what the conductor lists now.
 
@@ -84,10 +83,10 @@ def read(api: conductor_api.ConductorAPI, *, host: str | None,
         # Only these know which partitions are free.
         groups=api.group_list(context, host=host, variant=variant)
         if any(device.link_partitions for device in devices) else (),
-        in_use=history.in_use(
-            api.usage_list(context, usage_obj.UsageQuery(
+        in_use=tree.in_use(
+            api.usage_list(context, history.UsageQuery(
                 host=host, variant=variant,
-                since=history.since(drawn_at).replace(tzinfo=None))),
+                since=tree.history_since(drawn_at).replace(tzinfo=None))),
             devices, drawn_at) if with_history else None,
         drawn_at=drawn_at.strftime('%Y-%m-%dT%H:%M:%SZ'),
         scope=_scope(host, variant), empty_hosts=variant is None)

@@ -22,9 +22,9 @@ from cliff import lister
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
-from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import listing
+from gpgpu_plugin.host.discovery import machine as machine_host
 from gpgpu_plugin.host.discovery import scanner
-from gpgpu_plugin.host.discovery import slot_labels
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.fake import machine as machine_mod
 from gpgpu_plugin.host.fake import recording
@@ -41,7 +41,7 @@ _TEXT = ('vendor', 'device', 'subsystem', 'subsystem_vendor', 'revision',
 
 
 _SYSFS = '/sys'
-_LOOKUP = 'gpgpu_plugin.cmd.pci_instances'
+_LOOKUP = 'gpgpu_plugin.cmd.designation'
 
 UNKNOWN = 'unknown'
 """Value of the instance if no record of nova-compute can be read."""
@@ -79,7 +79,7 @@ class PCIList(base.Command, lister.Lister):
             help='print one line per function: ' + ' '.join(_TEXT))
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         scan = (_scan_machine(parsed_args.machine) if parsed_args.machine
                 else _scan(parsed_args.sysfs_root))
         for problem in scan.problems:
@@ -100,7 +100,7 @@ class PCIList(base.Command, lister.Lister):
         if parsed_args.machine or parsed_args.sysfs_root != _SYSFS:
             return lambda _id: UNKNOWN
         lookup: types.ModuleType = importlib.import_module(_LOOKUP)
-        users, doubt = lookup.read(self)
+        users, doubt = lookup.read_instances(self)
 
         def instance_of(function_id: str) -> str | None:
             instances = users.get(function_id, ())
@@ -122,7 +122,7 @@ class PCIList(base.Command, lister.Lister):
 
 def _scan(root: str) -> scanner.Scan:
     sysfs = sysfs_mod.Sysfs(root)
-    return scanner.scan(sysfs, slot_labels.SlotLabels(sysfs))
+    return scanner.scan(sysfs, machine_host.SlotLabels(sysfs))
 
 
 def _scan_machine(name: str) -> scanner.Scan:

@@ -15,12 +15,11 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import configuration
-from gpgpu_plugin.cmd import errors
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 
-class Command(configuration.Command):
+class ConductorCommand(configuration.ConfiguredCommand):
     """Mixin of a cliff command that calls gpgpu-conductor."""
 
     @functools.cached_property
@@ -39,12 +38,12 @@ class Command(configuration.Command):
         return transport(self.rpc_conf)
 
     @property
-    def api(self) -> conductor_api.ConductorAPI:
+    def api(self) -> conductor_client.ConductorAPI:
         """Return the client of the conductor.
 
         :raises ConfigInvalid: see transport, or operators have no key here
         """
-        return conductor_api.ConductorAPI(
+        return conductor_client.ConductorAPI(
             self.rpc_conf, self.transport,
             caller=gpgpu_context.CallerKind.OPERATOR, name=actor())
 
@@ -64,9 +63,9 @@ def message(exc: Exception) -> str:
     """Return an error, also one of oslo.messaging, as one line."""
     if isinstance(exc, oslo_messaging.RemoteError):
         return (f'gpgpu-conductor failed with {exc.exc_type}: '
-                f'{errors.first_line(exc.value)}; see its log')
+                f'{base.first_line(exc.value)}; see its log')
     if isinstance(exc, oslo_messaging.MessagingException):
-        return errors.first_line(exc)
+        return base.first_line(exc)
     return configuration.message(exc)
 
 

@@ -2,8 +2,9 @@
 """gpgpu-status: checks before and after an upgrade, by oslo.upgradecheck.
 
 It runs where gpgpu-conductor runs, as root: it uses the database, and the
-keys on that machine. The checks are in cmd.upgrade. This module has what they
-share: configuration, the database, and the exit code.
+keys on that machine. The checks are in cmd.upgrade and cmd.upgrade_database.
+This module has what they share: configuration, the database, and the exit
+code.
 """
 
 from __future__ import annotations
@@ -20,18 +21,12 @@ from oslo_upgradecheck import upgradecheck
 from gpgpu_plugin import exception
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import configuration
-from gpgpu_plugin.cmd import database as cmd_database
+from gpgpu_plugin.cmd import db
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.cmd.upgrade import conductors
-from gpgpu_plugin.cmd.upgrade import database
-from gpgpu_plugin.cmd.upgrade import keys
-from gpgpu_plugin.cmd.upgrade import nova
-from gpgpu_plugin.cmd.upgrade import nova_devices
-from gpgpu_plugin.cmd.upgrade import placement
-from gpgpu_plugin.cmd.upgrade import result
+from gpgpu_plugin.cmd import upgrade
+from gpgpu_plugin.cmd import upgrade_database
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.rpc import ping
@@ -55,18 +50,18 @@ class _NotCheckedError(Exception):
     """Something that a check needs is not there; another check says why."""
 
 
-def _checked(check: Callable[[UpgradeChecks], result.Result],
-             ) -> Callable[[UpgradeChecks], result.Result]:
+def _checked(check: Callable[[UpgradeChecks], upgrade.Result],
+             ) -> Callable[[UpgradeChecks], upgrade.Result]:
     """Return a check whose errors are its result, so that others follow."""
     @functools.wraps(check)
-    def wrapped(checks: UpgradeChecks) -> result.Result:
+    def wrapped(checks: UpgradeChecks) -> upgrade.Result:
         try:
             return check(checks)
         except _NotCheckedError as exc:
-            return result.warning(f'not checked: {exc}')
+            return upgrade.warning(f'not checked: {exc}')
         # Whatever is wrong is one line for the operator, as in cmd.manage.
         except Exception as exc:  # noqa: BLE001
-            return result.failure(reach.message(exc))
+            return upgrade.failure(reach.message(exc))
     return wrapped
 
 
@@ -86,11 +81,11 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         :raises ConfigInvalid: it is an SQLite file that does not exist
         """
-        cmd_database.check_file(self._conf)
+        db.check_file(self._conf)
         # Not ten times, ten seconds apart, as a service that starts does.
         self._conf.set_override('max_retries', 0, 'database')
         return api.Database(
-            self._conf, limit=limits.Limits(self._conf.gpgpu.rpc_timeout))
+            self._conf, limit=api.Limits(self._conf.gpgpu.rpc_timeout))
 
     @functools.cached_property
     def _database(self) -> api.Database:
@@ -111,78 +106,78 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         :raises _NotCheckedError: its file cannot be read
         """
         try:
-            return nova.read(self._conf.nova_config_file)
+            return upgrade.read(self._conf.nova_config_file)
         except (cfg.Error, exception.HostError) as exc:
             raise _NotCheckedError(configuration.message(exc)) from exc
 
     @_checked
-    def _schema(self) -> result.Result:
+    def _schema(self) -> upgrade.Result:
         try:
-            return database.schema(self._any_database.engine)
+            return upgrade_database.schema(self._any_database.engine)
         except exception.ConfigInvalid:
             raise
         # Each driver has errors of its own.
         except Exception as exc:  # noqa: BLE001
-            return database.unavailable(
+            return upgrade_database.database_unavailable(
                 self._conf.database.connection, reach.message(exc))
 
     @_checked
-    def _conductors(self) -> result.Result:
-        return conductors.alive(ping.ping(
+    def _conductors(self) -> upgrade.Result:
+        return upgrade.conductors_alive(ping.ping(
             self._conf, reach.transport(self._conf)))
 
     @_checked
-    def _computes(self) -> result.Result:
+    def _computes(self) -> upgrade.Result:
         with self._database.reader() as session:
-            return database.computes(
+            return upgrade_database.computes(
                 session, conf_gpgpu.silent_after(self._conf),
                 self._conf.gpgpu.digest_interval)
 
     @_checked
-    def _policies(self) -> result.Result:
+    def _policies(self) -> upgrade.Result:
         with self._database.reader() as session:
-            return database.policies(session)
+            return upgrade_database.policies(session)
 
     @_checked
-    def _keys(self) -> result.Result:
+    def _keys(self) -> upgrade.Result:
         with self._database.reader() as session:
-            return keys.here(self._conf, session)
+            return upgrade_database.keys_here(self._conf, session)
 
     @_checked
-    def _keys_of_callers(self) -> result.Result:
+    def _keys_of_callers(self) -> upgrade.Result:
         with self._database.reader() as session:
-            return keys.of_callers(self._conf, session)
+            return upgrade_database.caller_keys(self._conf, session)
 
     @_checked
-    def _filters(self) -> result.Result:
-        return nova.filters(self._nova_conf)
+    def _filters(self) -> upgrade.Result:
+        return upgrade.filters(self._nova_conf)
 
     @_checked
-    def _compute_driver(self) -> result.Result:
-        return nova.compute_driver(self._nova_conf)
+    def _compute_driver(self) -> upgrade.Result:
+        return upgrade.compute_driver(self._nova_conf)
 
     @_checked
-    def _same_options(self) -> result.Result:
-        return nova.same_options(self._nova_conf, self._conf)
+    def _same_options(self) -> upgrade.Result:
+        return upgrade.same_options(self._nova_conf, self._conf)
 
     @_checked
-    def _notifications(self) -> result.Result:
-        return nova.notifications(self._nova_conf, self._conf)
+    def _notifications(self) -> upgrade.Result:
+        return upgrade.notifications(self._nova_conf, self._conf)
 
     @_checked
-    def _collisions(self) -> result.Result:
+    def _collisions(self) -> upgrade.Result:
         nova_conf = self._nova_conf
         with self._database.reader() as session:
-            return nova_devices.collisions(
+            return upgrade.device_collisions(
                 nova_conf, variant_db.values(session))
 
     @_checked
-    def _placement(self) -> result.Result:
+    def _placement(self) -> upgrade.Result:
         try:
             nova_conf = self._nova_conf
         except _NotCheckedError:
             nova_conf = None
-        return placement.reachable(nova_conf, self._conf.os_cloud)
+        return upgrade.placement_reachable(nova_conf, self._conf.os_cloud)
 
     _upgrade_checks = (
         ('Database schema', _schema),

@@ -17,15 +17,14 @@ from cliff import show
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import catalogue
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import errors
-from gpgpu_plugin.cmd import link_file
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import group
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import variant as rules
-from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 
 _FIELDS = ('vendor', 'device', 'subsystem_vendor', 'subsystem', 'revision',
@@ -52,7 +51,7 @@ _HELP = {
                       '(default: CUSTOM_GPU_<name>)',
     'type': 'kind of device; only gpu (default: gpu)',
     'mix_policy': 'which vGPUs may be on one GPU together: '
-               + ', '.join(capacity.VGPUMixPolicy) + ' (default: same_type)',
+               + ', '.join(vgpu.VGPUMixPolicy) + ' (default: same_type)',
     'cleaning_policy': 'steps that a whole GPU must pass before each tenant: '
                        + ', '.join(cleaning.POLICIES)
                        + ', or at least two steps joined by "+", reset or flr '
@@ -69,7 +68,7 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
         parser.add_argument(
             '--' + name.replace('_', '-'),
             required=required and name in ('vendor', 'device'),
-            type=paging.number if name == 'memory_mib' else str,
+            type=listing.number_argument if name == 'memory_mib' else str,
             help=_HELP[name])
     parser.add_argument('--trait', action='append', dest='traits',
                         help='trait of the resource providers, such as '
@@ -77,7 +76,7 @@ def _add_fields(parser: argparse.ArgumentParser, required: bool) -> None:
                              'replace all that the variant has')
     parser.add_argument(
         '--link-partitions', type=pathlib.Path, metavar='FILE',
-        help=f'{link_file.HELP}; a group may have others, see "group set"')
+        help=f'{group.HELP}; a group may have others, see "group set"')
     parser.add_argument(
         '--unsupported-ok', action=argparse.BooleanOptionalAction,
         help='offer GPUs that guests normally cannot use as a whole; use it '
@@ -109,13 +108,16 @@ def _given(parsed_args: argparse.Namespace) -> dict[str, typing.Any]:
     if parsed_args.traits is not None:
         given['traits'] = tuple(parsed_args.traits)
     if parsed_args.link_partitions is not None:
-        given['link_partitions'] = link_file.read(parsed_args.link_partitions)
+        given[
+            'link_partitions'] = group.read_link_file(
+                parsed_args.link_partitions)
     if parsed_args.unsupported_ok is not None:
         given['unsupported_ok'] = parsed_args.unsupported_ok
     return given
 
 
-def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
+def _note_steps(command: reach.ConductorCommand,
+                variant: admin.VariantInfo) -> None:
     """Say what the cleaning policy proves nothing about, and needs."""
     own = cleaning.SHIPPED - {cleaning.HOST_DRIVER}
     steps = cleaning.steps_of(variant.cleaning_policy)
@@ -132,7 +134,8 @@ def _note_steps(command: reach.Command, variant: admin.VariantInfo) -> None:
                 f'that is free now')
 
 
-def note_pending(command: reach.Command, variant: admin.VariantInfo) -> None:
+def note_pending(command: reach.ConductorCommand,
+                 variant: admin.VariantInfo) -> None:
     """Say that the conductor applies a change after the call's end."""
     if variant.hosts_pending:
         command.note(
@@ -151,7 +154,7 @@ def _add_dry_run(parser: argparse.ArgumentParser) -> None:
 _PREVIEW = ('Name', 'Result', 'Devices To Clean', 'Hosts')
 
 
-def _previews(command: reach.Command,
+def _previews(command: reach.ConductorCommand,
               variants: Sequence[admin.VariantInfo]) -> dict[
                   str, tuple[object, ...]]:
     """Return what creation of variants would have cleaned, by their names.
@@ -164,10 +167,10 @@ def _previews(command: reach.Command,
         preview.host: preview.devices[variant.name] for preview in found
         if variant.name in preview.devices} for variant in variants}
     return {name: (name, 'not created', sum(counts.values()),
-                   columns.Cell(counts)) for name, counts in hosts.items()}
+                   listing.Cell(counts)) for name, counts in hosts.items()}
 
 
-class VariantCreate(reach.Command, show.ShowOne):
+class VariantCreate(reach.ConductorCommand, show.ShowOne):
     """Create a variant and apply it to all known devices."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -176,7 +179,7 @@ class VariantCreate(reach.Command, show.ShowOne):
         _add_dry_run(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Fields:
         wanted = admin.VariantInfo(**{
             'name': parsed_args.name, **_given(parsed_args)})
         if parsed_args.dry_run:
@@ -188,18 +191,18 @@ class VariantCreate(reach.Command, show.ShowOne):
             self.note(f'variant {created.name} has no device: no host has '
                       f'reported one so far, or all are unmanaged; the '
                       f'column Reason of "gpgpu-manage device list" says why')
-        return columns.fields(created)
+        return listing.fields(created)
 
 
-class VariantList(reach.Command, lister.Lister):
+class VariantList(reach.ConductorCommand, lister.Lister):
     """List the variants."""
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
-        return columns.rows(
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
+        return listing.rows(
             self.api.variant_list(gpgpu_context.admin()), _COLUMNS)
 
 
-class VariantShow(reach.Command, show.ShowOne):
+class VariantShow(reach.ConductorCommand, show.ShowOne):
     """Show a variant."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -207,12 +210,12 @@ class VariantShow(reach.Command, show.ShowOne):
         parser.add_argument('name', help='name of the variant')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
-        return columns.fields(self.api.variant_show(
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Fields:
+        return listing.fields(self.api.variant_show(
             gpgpu_context.admin(), parsed_args.name))
 
 
-class VariantSet(reach.Command, show.ShowOne):
+class VariantSet(reach.ConductorCommand, show.ShowOne):
     """Change a variant.
 
     Fields that are not given stay. While one of its devices is assigned,
@@ -230,10 +233,10 @@ class VariantSet(reach.Command, show.ShowOne):
                  + ', '.join(sorted(_OPTIONS)))
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Fields:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Fields:
         given = _given(parsed_args)
         if not (given or parsed_args.unset):
-            raise errors.UsageError(
+            raise base.UsageError(
                 'nothing to change: give an option, such as --trait, or '
                 '--unset FIELD')
         api, context = self.api, gpgpu_context.admin()
@@ -243,10 +246,10 @@ class VariantSet(reach.Command, show.ShowOne):
         note_pending(self, changed)
         if 'cleaning_policy' in given:
             _note_steps(self, changed)
-        return columns.fields(changed)
+        return listing.fields(changed)
 
 
-class VariantDelete(reach.Command, command.Command):
+class VariantDelete(reach.ConductorCommand, command.Command):
     """Delete a variant if none of its devices is assigned."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -261,7 +264,7 @@ class VariantDelete(reach.Command, command.Command):
             note_pending(self, api.variant_show(context, parsed_args.name))
 
 
-class VariantImport(reach.Command, lister.Lister):
+class VariantImport(reach.ConductorCommand, lister.Lister):
     """Create the variants of a catalogue; keep those that exist."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -273,7 +276,7 @@ class VariantImport(reach.Command, lister.Lister):
         _add_dry_run(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         wanted = catalogue.read(parsed_args.file or catalogue.shipped())
         if parsed_args.only:
             wanted = catalogue.only(wanted, parsed_args.only)
@@ -285,7 +288,7 @@ class VariantImport(reach.Command, lister.Lister):
             previews = _previews(self, missing)
             return _PREVIEW, [
                 previews.get(variant.name, (variant.name, 'unchanged', 0,
-                                            columns.Cell({})))
+                                            listing.Cell({})))
                 for variant in wanted]
         created = {variant.name: api.variant_create(context, variant)
                    for variant in missing}

@@ -12,22 +12,21 @@ from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.cmd import variant as variant_cmd
-from gpgpu_plugin.objects import cloud_capacity
+from gpgpu_plugin.objects import inventory
 
 _COLUMNS = ('host', 'variant', 'vgpu_type', 'enabled', 'max_vgpu_per_pgpu',
-            *cloud_capacity.SUMMED, 'host_state')
-_OF_CLOUD = ('variant', 'vgpu_type', 'hosts', *cloud_capacity.SUMMED)
+            *inventory.SUMMED, 'host_state')
+_OF_CLOUD = ('variant', 'vgpu_type', 'hosts', *inventory.SUMMED)
 _DETAILS = ('host', 'variant', 'vgpu_type', 'resource_class', 'enabled',
             'video_ram', 'max_heads', 'max_resolution_x',
-            'max_resolution_y', 'max_vgpu_per_pgpu', *cloud_capacity.SUMMED,
+            'max_resolution_y', 'max_vgpu_per_pgpu', *inventory.SUMMED,
             'host_state')
 
 
-class VGPUTypeList(reach.Command, lister.Lister):
+class VGPUTypeList(reach.ConductorCommand, lister.Lister):
     """List the vGPU types of groups with their capacity."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -42,10 +41,10 @@ class VGPUTypeList(reach.Command, lister.Lister):
                             help='add up all hosts, in a row for each type')
         parser.add_argument('--long', action='store_true',
                             help='show all columns')
-        paging.add_arguments(parser, 'HOST:VARIANT:TYPE')
+        listing.add_page_arguments(parser, 'HOST:VARIANT:TYPE')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         if parsed_args.cloud and (parsed_args.limit or parsed_args.marker):
             raise exception.Invalid(
                 field='--limit and --marker',
@@ -57,13 +56,13 @@ class VGPUTypeList(reach.Command, lister.Lister):
             only_enabled=parsed_args.enabled,
             limit=parsed_args.limit, marker=parsed_args.marker)
         if parsed_args.cloud:
-            return columns.rows(
-                cloud_capacity.summed(types), _OF_CLOUD)
-        return columns.rows(
+            return listing.rows(
+                inventory.summed_capacity(types), _OF_CLOUD)
+        return listing.rows(
             types, _DETAILS if parsed_args.long else _COLUMNS)
 
 
-class _Set(reach.Command, lister.Lister):
+class _Set(reach.ConductorCommand, lister.Lister):
     """Base of a command that enables or disables a type."""
 
     enabled: bool
@@ -78,13 +77,13 @@ class _Set(reach.Command, lister.Lister):
                             help='name of the type, as in "vgpu-type list"')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         types = self.api.vgpu_type_set(
             gpgpu_context.admin(), parsed_args.variant,
             parsed_args.vgpu_type, parsed_args.host, enabled=self.enabled)
         variant_cmd.note_pending(self, self.api.variant_show(
             gpgpu_context.admin(), parsed_args.variant))
-        return columns.rows(types, _COLUMNS)
+        return listing.rows(types, _COLUMNS)
 
 
 class VGPUTypeEnable(_Set):

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from cliff import lister
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.cmd import columns
+from gpgpu_plugin.cmd import listing
 from gpgpu_plugin.cmd import why_not
 from gpgpu_plugin.cmd import why_not_cloud
 from gpgpu_plugin.domain import what_if
 from gpgpu_plugin.gpu_map import text
-from gpgpu_plugin.objects import what_if as objects
-from gpgpu_plugin.rpc import why_not_contract
+from gpgpu_plugin.objects import forecast
+from gpgpu_plugin.rpc import conductor_contract
 
 STAY = 1
 """Exit code if not all instances can leave."""
@@ -44,7 +44,7 @@ instances, before and after."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class MoveRow:
     """A line of the output.
 
     :ivar name: UUID of an instance, or VARIANT/TYPE
@@ -63,7 +63,7 @@ class Row:
     detail: str | None = None
 
 
-class WhatIfDrain(why_not_cloud.Command, lister.Lister):
+class WhatIfDrain(why_not_cloud.WhyNotCommand, lister.Lister):
     """Show where the instances of hosts would go if these were drained.
 
     Nothing is changed. One order is tried, the largest instances first, and
@@ -85,7 +85,7 @@ class WhatIfDrain(why_not_cloud.Command, lister.Lister):
         """Run the command; return its exit code."""
         return super().run(parsed_args) or self._code
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         context = gpgpu_context.admin()
         hosts = list(dict.fromkeys(parsed_args.host))
         leaving = self.api.what_if_leaving(context, hosts)
@@ -97,10 +97,10 @@ class WhatIfDrain(why_not_cloud.Command, lister.Lister):
         self._remark(hosts, servers, rows, answer.examined)
         if is_cut:
             self.note('Placement has more candidates than were examined')
-        return columns.rows(rows, _COLUMNS)
+        return listing.rows(rows, _COLUMNS)
 
     def _remark(self, hosts: Sequence[str], servers: Sequence[_Server],
-                rows: Iterable[Row], examined: int) -> None:
+                rows: Iterable[MoveRow], examined: int) -> None:
         stay = {row.name: row.reason for row in rows
                 if row.what == INSTANCE and row.reason in _BLOCKING}
         self._code = STAY if stay else 0
@@ -140,7 +140,7 @@ class _Server:
     :ivar detail: what that means, or what comes before the migration
     """
 
-    leaving: objects.Leaving
+    leaving: forecast.Leaving
     asked: why_not_cloud.Asked | None = None
     reason: str | None = None
     detail: str = ''
@@ -151,8 +151,8 @@ class _Server:
         return self.asked is not None and self.asked.guest_nodes is not None
 
 
-def _examine(source: why_not_cloud.Cloud,
-             leaving: objects.Leaving) -> _Server:
+def _examine(source: why_not_cloud.WhyNotCloud,
+             leaving: forecast.Leaving) -> _Server:
     """Return what Nova can do with an instance that leaves.
 
     :raises cloud.ERRORS: Nova cannot be asked
@@ -188,9 +188,9 @@ def _examine(source: why_not_cloud.Cloud,
         f'{" or ".join(_MIGRATED)}'))
 
 
-def _question(source: why_not_cloud.Cloud, hosts: Sequence[str],
+def _question(source: why_not_cloud.WhyNotCloud, hosts: Sequence[str],
               servers: Iterable[_Server],
-              ) -> tuple[objects.DrainQuestion, bool]:
+              ) -> tuple[forecast.DrainQuestion, bool]:
     """Return the question about servers, those of a kind together.
 
     It comes with whether Placement has more candidates than are asked about.
@@ -206,13 +206,13 @@ def _question(source: why_not_cloud.Cloud, hosts: Sequence[str],
                 kinds.append(asked)
             leaving[server.leaving.instance_uuid] = kinds.index(asked)
     found = [source.candidates(asked.needs) for asked in kinds]
-    most = why_not_contract.OPTIONS_AT_ONCE // max(1, len(kinds))
+    most = conductor_contract.OPTIONS_AT_ONCE // max(1, len(kinds))
     built = tuple(_kind(source, asked, answer, most)
                   for asked, answer in zip(kinds, found, strict=True))
     providers = {provider for kind in built
                  for options in kind.options.values()
                  for option in options for provider in option}
-    return objects.DrainQuestion(
+    return forecast.DrainQuestion(
         hosts=tuple(hosts), kinds=built, leaving=leaving, free={
             provider: dict(amounts) for answer in found
             for provider, amounts in answer.free.items()
@@ -221,10 +221,10 @@ def _question(source: why_not_cloud.Cloud, hosts: Sequence[str],
         for answer, kind in zip(found, built, strict=True))
 
 
-def _kind(source: why_not_cloud.Cloud, asked: why_not_cloud.Asked,
-          found: why_not_cloud.Candidates, most: int) -> what_if.Kind:
+def _kind(source: why_not_cloud.WhyNotCloud, asked: why_not_cloud.Asked,
+          found: why_not_cloud.Candidates, most: int) -> what_if.InstanceKind:
     nodes = list(found.of)[:most]
-    return what_if.Kind(
+    return what_if.InstanceKind(
         request=asked.request, guest_nodes=asked.guest_nodes,
         options={node: tuple(
             {provider: dict(amounts['resources'])
@@ -238,7 +238,7 @@ def _kind(source: why_not_cloud.Cloud, asked: why_not_cloud.Asked,
 # -- lines ------------------------------------------------------------------
 
 def _rows(servers: Sequence[_Server],
-          answer: objects.DrainAnswer) -> Iterator[Row]:
+          answer: forecast.DrainAnswer) -> Iterator[MoveRow]:
     """Yield all lines: first the instances that move, in their order."""
     planned = {one.leaving.instance_uuid: one for one in servers
                if one.asked is not None}
@@ -256,16 +256,17 @@ def _rows(servers: Sequence[_Server],
         if server.asked is None:
             yield _line(server, reason=server.reason, detail=server.detail)
     for left in answer.capacities:
-        yield Row(what=CAPACITY, name=f'{left.variant}/{left.vgpu_type}',
-                  before=left.before, after=left.after,
-                  detail=left.resource_class)
+        yield MoveRow(what=CAPACITY, name=f'{left.variant}/{left.vgpu_type}',
+                      before=left.before, after=left.after,
+                      detail=left.resource_class)
 
 
 def _line(server: _Server, *, target: str | None = None, reason: str | None,
-          detail: str) -> Row:
-    return Row(what=INSTANCE, name=server.leaving.instance_uuid,
-               resources=server.leaving.resources, host=server.leaving.host,
-               target=target, reason=reason, detail=detail)
+          detail: str) -> MoveRow:
+    return MoveRow(what=INSTANCE, name=server.leaving.instance_uuid,
+                   resources=server.leaving.resources,
+                   host=server.leaving.host,
+                   target=target, reason=reason, detail=detail)
 
 
 def _way(server: _Server, target: str) -> str:

@@ -22,16 +22,16 @@ from cliff import lister
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import cloud
-from gpgpu_plugin.cmd import columns
-from gpgpu_plugin.cmd import errors
-from gpgpu_plugin.cmd import server_name
+from gpgpu_plugin.cmd import listing
+from gpgpu_plugin.cmd import names as names_cmd
 from gpgpu_plugin.cmd import why_not_cloud
 from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import forecast
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.objects import why_not as objects
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue
 from gpgpu_plugin.scheduler_weights import ranking
@@ -66,7 +66,7 @@ _Findings = tuple[why_not.Finding, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class WhyNotRow:
     """A line of the output: one reason of a host, or one change.
 
     :ivar fits: whether the host takes the instance; None: somebody who could
@@ -85,7 +85,7 @@ class Row:
     detail: str | None = None
 
 
-class WhyNot(why_not_cloud.Command, lister.Lister):
+class WhyNot(why_not_cloud.WhyNotCommand, lister.Lister):
     """Show on which hosts an instance fits, and all reasons why not elsewhere.
 
     A host that does not fit has a line for each reason, and one for each
@@ -100,12 +100,12 @@ class WhyNot(why_not_cloud.Command, lister.Lister):
         what = parser.add_mutually_exclusive_group(required=True)
         what.add_argument('--flavor', help='name or ID of the flavor')
         what.add_argument(
-            '--server', help=f'{server_name.HELP}, whose flavor and image '
+            '--server', help=f'{names_cmd.HELP}, whose flavor and image '
                              f'are examined')
         parser.add_argument('--host', help='examine only this host')
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> columns.Rows:
+    def take_action(self, parsed_args: argparse.Namespace) -> listing.Rows:
         api, context = self.api, gpgpu_context.admin()
         # What is wrong here is found before Nova is asked.
         if parsed_args.host:
@@ -117,7 +117,7 @@ class WhyNot(why_not_cloud.Command, lister.Lister):
             asked = (
                 self.source.asked_by_flavor(parsed_args.flavor)
                 if parsed_args.flavor else self.source.asked_by_server(
-                    server_name.uuid_of(self, parsed_args.server)))
+                    names_cmd.server_uuid_of(self, parsed_args.server)))
         examination = _Examination(self.source, asked)
         answers = api.why_not(
             context, asked.request, asked.guest_nodes, parsed_args.host)
@@ -133,11 +133,11 @@ class WhyNot(why_not_cloud.Command, lister.Lister):
             rows = self._ranked(examination, asked, rows, [
                 *answers, *(answer for answer in others
                             if answer.host != parsed_args.host)])
-        return columns.rows(rows, _COLUMNS)
+        return listing.rows(rows, _COLUMNS)
 
     def _ranked(self, examination: _Examination, asked: why_not_cloud.Asked,
-                rows: Sequence[Row],
-                answers: Iterable[objects.HostAnswer]) -> list[Row]:
+                rows: Sequence[WhyNotRow],
+                answers: Iterable[forecast.HostAnswer]) -> list[WhyNotRow]:
         """Return the rows with the ranks of hosts that fit."""
         policy = self.rpc_conf.gpgpu_scheduler.weight_policy
         fitting = examination.fitting(answers)
@@ -152,7 +152,7 @@ class WhyNot(why_not_cloud.Command, lister.Lister):
             rank=best.index(scores[row.host]) + 1) for row in rows]
 
     def _remark(self, asked: why_not_cloud.Asked, hosts: int, shown: int,
-                rows: Sequence[Row]) -> None:
+                rows: Sequence[WhyNotRow]) -> None:
         for remark in asked.remarks:
             self.note(remark)
         fitting = len({row.host for row in rows if row.fits})
@@ -162,7 +162,7 @@ class WhyNot(why_not_cloud.Command, lister.Lister):
         self.note(f'filters of Nova that were not examined: {names}')
 
 
-def _has_no_group(answer: objects.HostAnswer) -> bool:
+def _has_no_group(answer: forecast.HostAnswer) -> bool:
     return any(found.reason == _NO_GROUP for found in answer.findings)
 
 
@@ -190,7 +190,7 @@ class _Examination:
     :param source: its services are asked at the first host
     """
 
-    def __init__(self, source: why_not_cloud.Cloud,
+    def __init__(self, source: why_not_cloud.WhyNotCloud,
                  asked: why_not_cloud.Asked) -> None:
         self._source = source
         self._asked = asked
@@ -215,17 +215,17 @@ class _Examination:
         nova-scheduler does without them, too.
         """
         try:
-            return self._source.flavor_requests(catalogue.MOST_FLAVORS)
+            return self._source.flavor_requests(catalogue.MAX_FLAVORS)
         except cloud.ERRORS:
             return ()
 
-    def rows(self, answer: objects.HostAnswer) -> list[Row]:
+    def rows(self, answer: forecast.HostAnswer) -> list[WhyNotRow]:
         """Return the lines of one host."""
         found = [*((PLUGIN, one) for one in answer.findings),
                  *((PLACEMENT, one) for one in self._placement(answer)),
                  *((NOVA, one) for one in self._nova(answer.host))]
         if not found:
-            return [Row(host=answer.host, fits=True)]
+            return [WhyNotRow(host=answer.host, fits=True)]
         fits = None if all(
             one.reason == UNKNOWN for _, one in found) else False
         ours = {demand.resource_class
@@ -239,10 +239,10 @@ class _Examination:
             left = ', '.join(dict.fromkeys([*one.left, *besides]))
             lines.append((CHANGE, one.kind, one.detail + (
                 f'; not enough alone: {left}' if left else '')))
-        return [Row(host=answer.host, fits=fits, by=by, reason=reason,
-                    detail=detail) for by, reason, detail in lines]
+        return [WhyNotRow(host=answer.host, fits=fits, by=by, reason=reason,
+                          detail=detail) for by, reason, detail in lines]
 
-    def fitting(self, answers: Iterable[objects.HostAnswer],
+    def fitting(self, answers: Iterable[forecast.HostAnswer],
                 ) -> dict[str, why_not_cloud.Candidate]:
         """Return the candidates on hosts that fit, by the host's name."""
         found: dict[str, why_not_cloud.Candidate] = {}
@@ -254,7 +254,7 @@ class _Examination:
                         found[answer.host] = candidate
         return found
 
-    def _placement(self, answer: objects.HostAnswer) -> _Findings:
+    def _placement(self, answer: forecast.HostAnswer) -> _Findings:
         try:
             if self._candidate(answer.node_uuid) is not None:
                 return ()
@@ -286,12 +286,12 @@ class _Examination:
 
 def _unknown(exc: Exception) -> _Findings:
     return (why_not.Finding(
-        reason=UNKNOWN, detail=f'cannot be asked: {errors.first_line(exc)}'),)
+        reason=UNKNOWN, detail=f'cannot be asked: {base.first_line(exc)}'),)
 
 
 # -- ranks ------------------------------------------------------------------
 
-def _view(api: conductor_api.ConductorAPI) -> scheduler_view.SchedulerView:
+def _view(api: conductor_client.ConductorAPI) -> scheduler_view.SchedulerView:
     """Return the view that a scheduler which starts now would have."""
     found = scheduler_view.SchedulerView()
     marker: int | None = None

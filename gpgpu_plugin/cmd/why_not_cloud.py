@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import openstack
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import cloud as cloud_mod
-from gpgpu_plugin.cmd import errors
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import placement as placement_rules
@@ -103,7 +103,7 @@ class Candidates:
     free: Mapping[str, Amounts]
 
 
-class Cloud(cloud_mod.Cloud):
+class WhyNotCloud(cloud_mod.Cloud):
     """Placement, Nova and Glance of a cloud, for one question."""
 
     @functools.cached_property
@@ -170,7 +170,7 @@ class Cloud(cloud_mod.Cloud):
             return self.image(server['image']['id']), ()
         except cloud_mod.ERRORS as exc:
             return {}, (
-                f'its image is not examined: {errors.first_line(exc)}',)
+                f'its image is not examined: {base.first_line(exc)}',)
 
     def nova_findings(self, needs: placement_rules.Needs,
                       ) -> Mapping[str, tuple[why_not.Finding, ...]]:
@@ -222,7 +222,7 @@ class Cloud(cloud_mod.Cloud):
                        'traits do not show why; see "openstack allocation '
                        'candidate list"'),)
 
-    def _tree(self, node: str) -> list[placement_rules.Provider]:
+    def _tree(self, node: str) -> list[placement_rules.PlacementProvider]:
         """Return the providers of a host, the root first."""
         found = self.placement('/resource_providers', {'in_tree': node})[
             'resource_providers']
@@ -230,14 +230,14 @@ class Cloud(cloud_mod.Cloud):
             found, key=lambda one: one['uuid'] != node)]
 
     def _provider(self, listed: Mapping[str, str],
-                  ) -> placement_rules.Provider:
+                  ) -> placement_rules.PlacementProvider:
         path = f'/resource_providers/{listed["uuid"]}'
         usages = self.placement(f'{path}/usages')['usages']
-        return placement_rules.Provider(
+        return placement_rules.PlacementProvider(
             name=listed['name'],
             traits=frozenset(self.placement(f'{path}/traits')['traits']),
             inventories={
-                name: placement_rules.Inventory(
+                name: placement_rules.PlacementInventory(
                     used=usages.get(name, 0), **{
                         field: record[field] for field in (
                             'total', 'reserved', 'allocation_ratio',
@@ -246,13 +246,13 @@ class Cloud(cloud_mod.Cloud):
                     f'{path}/inventories')['inventories'].items()})
 
 
-class Command(reach.Command):
+class WhyNotCommand(reach.ConductorCommand):
     """Mixin of a command that also asks the cloud of --os-cloud."""
 
     @functools.cached_property
-    def source(self) -> Cloud:
+    def source(self) -> WhyNotCloud:
         """Return the cloud, which is connected to at the first question."""
-        return Cloud(functools.partial(
+        return WhyNotCloud(functools.partial(
             self.manage.connect or openstack.connect,
             cloud=self.manage.options.os_cloud))
 
@@ -270,7 +270,7 @@ class Command(reach.Command):
                 kind=kind, name=name,
                 reason=f'Nova or Placement cannot be asked (clouds.yaml, '
                        f'cloud {self.manage.options.os_cloud or "of OS_CLOUD"}'
-                       f'): {errors.first_line(exc)}; name the cloud of an '
+                       f'): {base.first_line(exc)}; name the cloud of an '
                        f'administrator with --os-cloud before the command',
             ) from exc
 

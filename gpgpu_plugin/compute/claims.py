@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of this host, from the call until they are activated or end."""
+"""Claims of this host, from the call until they end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import assignments as assignments_mod
-from gpgpu_plugin.compute import builds as builds_mod
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.host import base
@@ -24,7 +23,7 @@ from gpgpu_plugin.objects import report as report_obj
 LOG = logging.getLogger(__name__)
 
 
-def claim(host: host_mod.Host, builds: builds_mod.Builds,
+def claim(host: host_mod.HostParts, builds: host_mod.Builds,
           request: claim_obj.ClaimRequest,
           corrected: Callable[[], None]) -> claim_obj.Claim:
     """Claim devices of this host; they are not in its book yet.
@@ -43,7 +42,7 @@ def claim(host: host_mod.Host, builds: builds_mod.Builds,
     return granted
 
 
-def _corrects_book(host: host_mod.Host, builds: builds_mod.Builds,
+def _corrects_book(host: host_mod.HostParts, builds: host_mod.Builds,
                    request: claim_obj.ClaimRequest,
                    granted: claim_obj.Claim) -> bool:
     """Remove assignments from the book that a claim shows to be outdated.
@@ -85,7 +84,7 @@ def _corrects_book(host: host_mod.Host, builds: builds_mod.Builds,
     return True
 
 
-def _ended(host: host_mod.Host,
+def _ended(host: host_mod.HostParts,
            assignments: Sequence[claim_obj.Assignment]) -> set[str]:
     """Return the UUIDs of assignments that have ended in the conductor."""
     if not assignments:
@@ -101,7 +100,7 @@ def _ended(host: host_mod.Host,
             - {assignment.uuid for assignment in listed})
 
 
-def _abort(host: host_mod.Host,
+def _abort(host: host_mod.HostParts,
            assignments: Sequence[claim_obj.Assignment], *,
            touched: bool) -> None:
     """Abort some assignments of a claim.
@@ -115,7 +114,7 @@ def _abort(host: host_mod.Host,
             [assignment.uuid for assignment in assignments], touched=touched)
 
 
-def _check_against_book(host: host_mod.Host,
+def _check_against_book(host: host_mod.HostParts,
                         granted: claim_obj.Claim) -> None:
     """Refuse devices that this host knows to be used.
 
@@ -161,8 +160,8 @@ class OpenClaims:
     touched, so that all is released and cleaned. Thread-safe.
     """
 
-    def __init__(self, backend: base.Host,
-                 book: assignments_mod.HostAssignments) -> None:
+    def __init__(self, backend: base.ComputeHost,
+                 book: assignment_file.AssignmentFile) -> None:
         self._backend = backend
         self._book = book
         self._preparations: dict[str, _Preparation] = {}
@@ -191,7 +190,7 @@ class OpenClaims:
     def prepare(self, assignment: claim_obj.Assignment) -> None:
         """Prepare the device of any assignment.
 
-        :raises HostError: see base.Host.prepare
+        :raises HostError: see base.Devices.prepare
         """
         device = base.HostDevice.of(assignment)
         found = self._preparations.get(assignment.uuid, _Preparation())
@@ -213,7 +212,7 @@ class OpenClaims:
             raise
         found.fault = None
 
-    def abort(self, host: host_mod.Host,
+    def abort(self, host: host_mod.HostParts,
               assignments: Sequence[claim_obj.Assignment],
               ) -> Iterator[inventory_obj.HostInventory | None]:
         """Take devices back, and end their assignments.
@@ -242,7 +241,7 @@ class OpenClaims:
                 host.api.abort, uuids, touched=touched, fault=fault,
                 driver_capacities=driver_capacities)
 
-    def _take_back(self, host: host_mod.Host,
+    def _take_back(self, host: host_mod.HostParts,
                    assignment: claim_obj.Assignment) -> None:
         try:
             self._backend.release(base.HostDevice.of(assignment))
@@ -252,3 +251,81 @@ class OpenClaims:
                 'Cannot take device %s on %s back from instance %s; it is '
                 'cleaned before its next assignment', assignment.address,
                 host.name, assignment.instance_uuid)
+
+
+# -- Releases and confirmations of a host, until a conductor accepts them.
+#
+# They are stored in the book before they are sent, so that a crash loses none.
+# If the book cannot be written, they are sent anyway.
+
+
+class Releases:
+    """Pending releases and confirmations of one host.
+
+    :param flush: sends all that is pending; raises if that fails
+    """
+
+    def __init__(self, host: str, book: assignment_file.AssignmentFile,
+                 flush: Callable[[], None]) -> None:
+        self._host = host
+        self._book = book
+        self._flush = flush
+
+    def release(self, uuids: Sequence[str]) -> None:
+        """Release assignments now, or later if no conductor answers.
+
+        :raises HostError: no conductor confirmed the release, and it cannot
+            be stored; a conductor may have executed it
+        """
+        what = f'the release of assignments {", ".join(uuids)}'
+        # Stored first: a crash from here on loses nothing, and releasing
+        # twice does no harm.
+        stored = self._book.add_pending(uuids)
+        self._send(what)
+        if not stored and not set(uuids).isdisjoint(self._book.pending()):
+            self._check_written(
+                what, lambda: self._book.remove_pending(uuids))
+
+    def confirm(self, confirmation: claim_obj.MigrationConfirmation) -> None:
+        """Confirm a migration now, or later if no conductor answers.
+
+        :raises HostError: no conductor accepted the confirmation, and it
+            cannot be stored; a conductor may have executed it
+        """
+        what = f'the confirmation of migration {confirmation.migration_uuid}'
+        stored = self._book.add_confirmation(confirmation)
+        self._send(what)
+        if not stored and confirmation in self._book.confirmations():
+            self._check_written(
+                what, lambda: self._book.remove_confirmation(confirmation))
+        self._book.confirm(confirmation)
+
+    def _send(self, what: str) -> None:
+        try:
+            self._flush()
+        except exception.ConductorUnavailable as exc:
+            LOG.warning('%s; %s of %s stays pending', exc, what, self._host)
+        except Exception:
+            # The conductor failed, for example because its database does
+            # not answer. The caller's delete goes on.
+            LOG.exception('Cannot send %s of %s; it stays pending', what,
+                          self._host)
+
+    def _check_written(self, what: str, forget: Callable[[], None]) -> None:
+        """Refuse a request that was neither sent nor stored.
+
+        :param forget: removes the request from the pending ones
+        :raises HostError: the book is not on disk
+        """
+        error = self._book.error()
+        if error is None:
+            # It was written with another change meanwhile.
+            return
+        forget()
+        raise exception.HostError(
+            path=self._host,
+            reason=f'{what} was not confirmed by any gpgpu-conductor and '
+                   f'cannot be stored in {self._book.path} '
+                   f'({error.strerror or error}). The devices may still be '
+                   f'assigned. Free space on the file system of this file, or '
+                   f'start a gpgpu-conductor, then repeat the operation')

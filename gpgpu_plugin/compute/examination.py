@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
@@ -60,7 +60,7 @@ class Examiner:
         # Before and after: what begins or ends meanwhile is left out.
         building = set(tracker.builds.current())
         changes = tracker.assignments.changes()
-        book = host_drifts.Book(
+        book = host_drifts.BookRecords(
             assigned=tuple(tracker.assignments.all()),
             pending=tuple(tracker.assignments.pending()))
         listed = tracker.session.call(tracker.api.host_assignments, [])
@@ -93,13 +93,14 @@ class Examiner:
         """Return what the comparison with Nova would decide, and why."""
         host = self._tracker.host
         domain = self._tracker.driver.domain_of(uuid)
-        location = orphans.location_of(uuid)
-        unused = liveness.unused(its, location, host, domain)
+        location = leftovers.location_of(uuid)
+        unused = assignment_use.unused(its, location, host, domain)
         return host_drifts.InstanceUse(
             unused=unused, is_deleted=location is None,
             is_active=domain.is_active,
-            may_run_with_unused=liveness.may_run_with(unused, its, domain),
-            text=liveness.describe(uuid, location, host, domain))
+            may_run_with_unused=assignment_use.may_run_with(unused, its,
+                                                            domain),
+            text=assignment_use.describe(uuid, location, host, domain))
 
     # -- repairs ------------------------------------------------------------
 

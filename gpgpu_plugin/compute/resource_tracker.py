@@ -28,27 +28,19 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
-from gpgpu_plugin.compute import allocation_removal
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import book_lock
-from gpgpu_plugin.compute import builds
-from gpgpu_plugin.compute import claims
-from gpgpu_plugin.compute import cleaner
-from gpgpu_plugin.compute import cleanings
-from gpgpu_plugin.compute import guest_addresses
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import claims as claims_mod
+from gpgpu_plugin.compute import cleaning
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import inventory
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import placement
-from gpgpu_plugin.compute import releases
-from gpgpu_plugin.compute import schedule
 from gpgpu_plugin.compute import service
 from gpgpu_plugin.compute import session
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.compute import tracker_api
-from gpgpu_plugin.compute import unexpected
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -56,7 +48,7 @@ from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 LOG = logging.getLogger(__name__)
@@ -79,21 +71,22 @@ def for_host(conf: cfg.ConfigOpts, host: str,
     :raises ConfigInvalid: another process has the host's book, or the host
         has no key
     """
-    lock = book_lock.acquire(assignments.path_of(conf, host))
+    lock = assignment_file.acquire_lock(assignment_file.path_of(conf, host))
     transport = rpc_transport.get_transport(conf)
     host_class = extensions.load(extensions.HOSTS, driver.host_type)
     tracker = ResourceTracker(
         conf, host, host_class.for_host(conf, host, driver.guests()),
-        conductor_api.ConductorAPI(
+        conductor_client.ConductorAPI(
             conf, transport, caller=gpgpu_context.CallerKind.HOST, name=host),
-        driver, functools.partial(orphans.find, domain_of=driver.domain_of),
+        driver, functools.partial(leftovers.find_orphans,
+                                  domain_of=driver.domain_of),
         transport=transport)
     tracker.book_lock = lock
-    tracker.is_here = functools.partial(orphans.is_here, host=host)
+    tracker.is_here = functools.partial(leftovers.is_here, host=host)
     tracker.runs = lambda instance_uuid: (
         driver.domain_of(instance_uuid).is_active)
     tracker.arrived_with = functools.partial(
-        orphans.arrived_with, host=host, domain_of=driver.domain_of)
+        leftovers.arrived_with, host=host, domain_of=driver.domain_of)
     return tracker
 
 
@@ -114,7 +107,7 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
     """
 
     def __init__(self, conf: cfg.ConfigOpts, host: str,
-                 backend: base.Host, api: conductor_api.ConductorAPI,
+                 backend: base.ComputeHost, api: conductor_client.ConductorAPI,
                  driver: tracker_api.VirtDriver,
                  find_orphans: tasks.FindOrphans,
                  clock: Callable[[], float] = time.monotonic,
@@ -124,17 +117,17 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         self.book_lock: typing.TextIO | None = None
         self.backend = backend
         self.api = api
-        self.assignments = assignments.HostAssignments(
-            assignments.path_of(conf, host))
-        self.allocation_removal = allocation_removal.AllocationRemoval(clock)
-        self.guest_addresses = guest_addresses.GuestAddresses()
+        self.assignments = assignment_file.AssignmentFile(
+            assignment_file.path_of(conf, host))
+        self.allocation_removal = placement.AllocationRemoval(clock)
+        self.guest_addresses = host_mod.GuestAddresses()
         # Held by the thread that sends them.
         self._sending = threading.Lock()
         self.inventory = inventory.OfferedInventory(
             host, client, lambda: bool(self.allocation_removal),
             self.assignments.acknowledge)
         self._client = client
-        self._releases = releases.Releases(
+        self._releases = claims_mod.Releases(
             host, self.assignments, self.flush_releases)
         self.find_orphans = find_orphans
         self.is_here: Callable[[str], bool] = lambda instance_uuid: True
@@ -143,18 +136,18 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
             lambda instance_uuid: None)
         self.session = session.HostSession(
             host, api, self.assignments, self.inventory)
-        self._schedule = schedule.Schedule(
+        self._schedule = tasks.Schedule(
             clock, conf_gpgpu.claim_lease(conf), conf.gpgpu.digest_interval)
-        self.builds = builds.Builds(self._build_left_out)
-        self._open_claims = claims.OpenClaims(backend, self.assignments)
-        self._unexpected = unexpected.UnexpectedAssignments(clock)
-        self._cleanings = cleanings.Cleanings(
+        self.builds = host_mod.Builds(self._build_left_out)
+        self._open_claims = claims_mod.OpenClaims(backend, self.assignments)
+        self._unexpected = leftovers.UnexpectedAssignments(clock)
+        self._cleanings = cleaning.Cleanings(
             conf.gpgpu_compute.max_cleanings,
-            lambda task: cleaner.clean(self._host(), task),
+            lambda task: cleaning.clean(self._host(), task),
             self._cleaning_ended, clock=clock)
         self.service = service.HostService(self, transport)
         self.wake: Callable[[], None] = self.service.worker.wake
-        self._node: tasks.ComputeNode | None = None
+        self._node: tasks.NodeUUIDs | None = None
         self._managed_by_cyborg: dict[str, str] = {}
         self._owners: tracker_api.Owners | None = None
         self._run = {
@@ -185,7 +178,7 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
 
     def set_node(self, name: str, uuid: str) -> None:
         """Set the compute node below which the groups are."""
-        self._node = tasks.ComputeNode(name=name, uuid=uuid)
+        self._node = tasks.NodeUUIDs(name=name, uuid=uuid)
 
     def refresh(self) -> None:
         """Record that the conductor changed something about the host."""
@@ -332,9 +325,10 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         """Release what an earlier stay of the instance left here; return it.
         """
         operation = (
-            liveness.Operation(liveness.Kind.BUILD)
+            assignment_use.Operation(assignment_use.OperationKind.BUILD)
             if request.migration_uuid is None else
-            liveness.Operation(liveness.Kind.PREPARE, request.migration_uuid))
+            assignment_use.Operation(assignment_use.OperationKind.PREPARE,
+                                     request.migration_uuid))
         try:
             found = self.find_orphans(
                 self.assignments.of_instance(request.instance_uuid),
@@ -354,7 +348,7 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
 
     def _claim(self, request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         try:
-            return claims.claim(
+            return claims_mod.claim(
                 self._host(), self.builds, request, self.refresh)
         except exception.ClaimDenied as denied:
             if denied.reason == request_mod.Reason.REQUEST_CHANGED:
@@ -540,7 +534,7 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         :raises SessionLost: a new session must begin
         """
         failed: set[tasks.Task] = set()
-        for task in schedule.ITERATION:
+        for task in tasks.ITERATION:
             if task in failed:
                 continue
             try:
@@ -582,7 +576,7 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         if task is _T.AWAIT_ALLOCATION_REMOVAL:
             return bool(self.allocation_removal)
         if not self.session.is_active or (
-                task in schedule.AFTER_REPORT
+                task in tasks.AFTER_REPORT
                 and not self.session.is_reported):
             return False
         if task is _T.RELEASE:
@@ -595,8 +589,8 @@ class ResourceTracker(tracker_api.ResourceTrackerBase):
         return self._schedule.is_due(task) or (
             task is _T.REPORT and self.backend.changed())
 
-    def _host(self) -> host_mod.Host:
-        return host_mod.Host(
+    def _host(self) -> host_mod.HostParts:
+        return host_mod.HostParts(
             name=self.host, backend=self.backend, api=self.api,
             client=self._client, assignments=self.assignments,
             session=self.session)

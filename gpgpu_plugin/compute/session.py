@@ -13,11 +13,11 @@ from oslo_log import log as logging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
-from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.compute import inventory
-from gpgpu_plugin.domain import machine
-from gpgpu_plugin.objects import session as session_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.domain import host as host_rules
+from gpgpu_plugin.objects import report
+from gpgpu_plugin.rpc import conductor_client
 
 LOG = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ class HostSession:
     :param start_uuid: of this start; default a new one
     """
 
-    def __init__(self, host: str, api: conductor_api.ConductorAPI,
-                 book: assignments.HostAssignments,
+    def __init__(self, host: str, api: conductor_client.ConductorAPI,
+                 book: assignment_file.AssignmentFile,
                  offered: inventory.OfferedInventory,
                  start_uuid: str | None = None) -> None:
         self.start_uuid = start_uuid or str(uuid.uuid4())
@@ -103,7 +103,7 @@ class HostSession:
     # -- begin and end ------------------------------------------------------
 
     def begin(self, node: str, node_uuid: str,
-              identity: machine.MachineIdentity) -> session_obj.Session:
+              identity: host_rules.MachineIdentity) -> report.Session:
         """Begin a session, whatever the newest one is.
 
         :raises Fenced: another machine may speak for the host
@@ -111,7 +111,7 @@ class HostSession:
         """
         expected = self._book.session()
         while True:
-            request = session_obj.SessionRequest(
+            request = report.SessionRequest(
                 host=self._host, node=node, node_uuid=node_uuid,
                 start_uuid=self.start_uuid, identity=identity,
                 expected=expected, generation=self.generation(),
@@ -129,7 +129,7 @@ class HostSession:
             self._accept(granted, node_uuid)
             return granted
 
-    def _accept(self, granted: session_obj.Session, node_uuid: str) -> None:
+    def _accept(self, granted: report.Session, node_uuid: str) -> None:
         with self._lock:
             if granted.number != self._book.session():
                 self._reports = self._comparisons = 0
@@ -165,7 +165,7 @@ class HostSession:
 
     # -- calls --------------------------------------------------------------
 
-    def origin(self) -> session_obj.Origin:
+    def origin(self) -> report.Origin:
         """Return who speaks.
 
         :raises NoSession: no conductor has given this start a session
@@ -175,7 +175,7 @@ class HostSession:
                 raise exception.NoSession(
                     host=self._host, reason=self._refused or (
                         'no gpgpu-conductor has given it one yet'))
-            return session_obj.Origin(
+            return report.Origin(
                 host=self._host, node_uuid=self._node_uuid,
                 start_uuid=self.start_uuid, session=self._number,
                 generation=self.generation())
@@ -184,7 +184,7 @@ class HostSession:
         self,
         method: Callable[
             typing.Concatenate[gpgpu_context.RequestContext,
-                               session_obj.Origin, _Arguments], _Result],
+                               report.Origin, _Arguments], _Result],
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
@@ -208,6 +208,6 @@ class HostSession:
                 self.lose()
             raise
 
-    def _is_current(self, origin: session_obj.Origin) -> bool:
+    def _is_current(self, origin: report.Origin) -> bool:
         """Return whether an answer is about the present session."""
         return origin.session == self._number

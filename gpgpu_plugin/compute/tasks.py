@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of an iteration of the resource tracker, one function each.
+"""The tasks of an iteration of the resource tracker, and which are due.
 
-A function gets what it needs as arguments and returns its result. The resource
-tracker decides which tasks are due and what follows from a result.
+A function gets what it needs as arguments and returns its result. ``Schedule``
+knows which tasks are due, and the resource tracker what follows from a result.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import math
+import random
+import threading
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -20,10 +23,8 @@ from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import builds as builds_mod
-from gpgpu_plugin.compute import cleanings as cleanings_mod
-from gpgpu_plugin.compute import exact_allocation
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import cleaning
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import placement
 from gpgpu_plugin.domain import device as device_rules
@@ -32,7 +33,6 @@ from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import session as session_obj
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Task(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputeNode:
+class NodeUUIDs:
     """The compute node below whose resource provider the groups are.
 
     :ivar is_disabled: whether its nova-compute is disabled in Nova
@@ -98,13 +98,13 @@ class Reconciled:
 
 FindOrphans = Callable[..., Collection[str]]
 """Search for assignments of one instance here that nobody uses any more; see
-compute.orphans.find. It raises if that is unknown."""
+compute.leftovers.find_orphans. It raises if that is unknown."""
 
 ManagedElsewhere = Callable[[scanner.Scan], dict[str, str]]
 """Given a scan of the host, what manages them instead of us, by address."""
 
 
-def begin(host: host_mod.Host, node: ComputeNode) -> None:
+def begin(host: host_mod.HostParts, node: NodeUUIDs) -> None:
     """Begin a session of this start of nova-compute.
 
     :raises Fenced: another machine may speak for the host
@@ -114,14 +114,14 @@ def begin(host: host_mod.Host, node: ComputeNode) -> None:
         host.backend.scan()))
 
 
-def is_digest_equal(host: host_mod.Host,
+def is_digest_equal(host: host_mod.HostParts,
                     inventory: inventory_obj.HostInventory | None) -> bool:
     """Return whether the conductor's data is what the host knows.
 
     :param inventory: the newest that the host has
     """
     # Before the call: what changes meanwhile is a difference.
-    expected = session_obj.digest(
+    expected = report_obj.digest(
         inventory.generation if inventory is not None else 0, (
             (assignment.uuid, assignment.instance_uuid, assignment.role,
              assignment.migration_uuid or '')
@@ -129,7 +129,7 @@ def is_digest_equal(host: host_mod.Host,
     return host.session.call(host.api.digest) == expected
 
 
-def report(host: host_mod.Host, node: ComputeNode,
+def report(host: host_mod.HostParts, node: NodeUUIDs,
            managed_elsewhere: ManagedElsewhere) -> Reported:
     """Scan the host and send the scan to the conductor.
 
@@ -165,7 +165,7 @@ def report(host: host_mod.Host, node: ComputeNode,
                     in_use=bool(in_use))
 
 
-def _busy(host: host_mod.Host,
+def _busy(host: host_mod.HostParts,
           assigned: Iterable[claim_obj.Assignment]) -> frozenset[str]:
     """Return the stable ids of devices that are assigned or not clean."""
     return host.assignments.unclean().union(
@@ -205,7 +205,7 @@ def _moved(scan: scanner.Scan,
         for assignment in assigned)
 
 
-def release(host: host_mod.Host, accept: Callable[
+def release(host: host_mod.HostParts, accept: Callable[
         [inventory_obj.HostInventory | None], None]) -> bool:
     """Send pending releases, then pending confirmations of migrations.
 
@@ -234,7 +234,7 @@ def release(host: host_mod.Host, accept: Callable[
     return all_accepted
 
 
-def send_guest_addresses(host: host_mod.Host,
+def send_guest_addresses(host: host_mod.HostParts,
                          due: claim_obj.GuestAddresses,
                          ) -> inventory_obj.HostInventory:
     """Send where guests have their devices.
@@ -244,7 +244,7 @@ def send_guest_addresses(host: host_mod.Host,
     return host.session.call(host.api.activate, list(due), None, due)
 
 
-def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:
+def fetch(host: host_mod.HostParts) -> inventory_obj.HostInventory:
     """Return the host's inventory as the conductor has it now.
 
     :raises NotFound: the host was deleted in the conductor
@@ -252,7 +252,7 @@ def fetch(host: host_mod.Host) -> inventory_obj.HostInventory:
     return host.api.host_inventory(gpgpu_context.admin(), host.name)
 
 
-def clean(host: host_mod.Host, cleanings: cleanings_mod.Cleanings,
+def clean(host: host_mod.HostParts, cleanings: cleaning.Cleanings,
           skipped: Callable[[claim_obj.CleanTask], None],
           ) -> Iterator[inventory_obj.HostInventory | None]:
     """Begin to clean the host's dirty devices.
@@ -274,7 +274,7 @@ def clean(host: host_mod.Host, cleanings: cleanings_mod.Cleanings,
     return cleanings.run(wanted)
 
 
-def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
+def reconcile(host: host_mod.HostParts, builds: host_mod.Builds,
               find_orphans: FindOrphans,
               is_here: Callable[[str], bool] = lambda instance_uuid: True,
               ) -> Reconciled:
@@ -326,7 +326,7 @@ def reconcile(host: host_mod.Host, builds: builds_mod.Builds,
                       repeat=len(orphans) < len(unused))
 
 
-def _warn(host: host_mod.Host,
+def _warn(host: host_mod.HostParts,
           orphans: Sequence[claim_obj.Assignment]) -> None:
     """Name the assignments that a comparison found unused, if any."""
     if orphans:
@@ -338,9 +338,9 @@ def _warn(host: host_mod.Host,
 
 
 def by_instance(
-        listed: Iterable[claim_obj.Assignment]) -> assignments.ByInstance:
+        listed: Iterable[claim_obj.Assignment]) -> assignment_file.ByInstance:
     """Return assignments by the UUID of their instance."""
-    found: assignments.ByInstance = {}
+    found: assignment_file.ByInstance = {}
     for assignment in listed:
         found[assignment.instance_uuid] = (
             *found.get(assignment.instance_uuid, ()), assignment)
@@ -348,7 +348,8 @@ def by_instance(
 
 
 def compare_allocations(
-        host: host_mod.Host, inventory: inventory_obj.HostInventory | None,
+        host: host_mod.HostParts,
+        inventory: inventory_obj.HostInventory | None,
         listed: Sequence[claim_obj.Assignment],
         used: Iterable[claim_obj.Assignment] = (),
         ) -> inventory_obj.HostInventory | None:
@@ -369,14 +370,14 @@ def compare_allocations(
             group.provider_uuid for group in inventory.groups
             if group.variant in variants])
     used_uuids = [assignment.uuid for assignment in used]
-    exact_allocation.cover(host.client, host.name, inventory.groups, listed,
-                           used_uuids, allocated)
+    placement.cover_exact(host.client, host.name, inventory.groups, listed,
+                          used_uuids, allocated)
     return host.session.call(
         host.api.compare_allocations, number, allocated,
         [assignment.uuid for assignment in listed], used_uuids)
 
 
-def restore_vfs(host: host_mod.Host) -> None:
+def restore_vfs(host: host_mod.HostParts) -> None:
     """Create VFs again on GPUs that had them, by the host's book.
 
     They are lost when the host reboots. No conductor is asked, since none may
@@ -391,3 +392,95 @@ def restore_vfs(host: host_mod.Host) -> None:
         # Whatever it is, the host must stay usable.
         LOG.exception('Cannot create VFs on %s; its guests with VFs do not '
                       'start', host.name)
+
+
+# -- Schedule of the resource tracker: its due tasks, and when others follow.
+
+
+_T = Task
+
+ITERATION = (
+    _T.BEGIN,
+    _T.AWAIT_ALLOCATION_REMOVAL,
+    _T.RELEASE,
+    _T.DIGEST,
+    _T.REPORT,
+    # The report may have found assigned devices at other addresses.
+    _T.RECONCILE,
+    _T.GUEST_ADDRESSES,
+    _T.FETCH,
+    _T.CLEAN,
+)
+"""Order in which an iteration runs the tasks that are due."""
+
+AFTER_REPORT = (_T.DIGEST, _T.RECONCILE, _T.GUEST_ADDRESSES, _T.FETCH,
+                _T.CLEAN)
+"""Tasks that wait until the first report of the session was accepted: until
+then the conductor may not know what is assigned here."""
+
+_FULL_RECONCILE_INTERVAL = 24 * 3600
+"""Seconds, on average, between two comparisons that nothing has asked for."""
+
+
+class Schedule:
+    """Tasks that are due. Thread-safe.
+
+    :param clock: seconds that only grow
+    :param reconcile_later: seconds after which a comparison is repeated whose
+        outcome may have come too early
+    :param digest_interval: seconds, on average, between two digests
+    """
+
+    def __init__(self, clock: Callable[[], float], reconcile_later: float,
+                 digest_interval: float) -> None:
+        self._clock = clock
+        self._reconcile_later = reconcile_later
+        self._digest_interval = digest_interval
+        self._lock = threading.Lock()
+        self._due: set[Task] = set()
+        self._reconcile_at = math.inf
+        self._digest_at = math.inf
+
+    def require(self, *due: Task) -> None:
+        """Make tasks due."""
+        with self._lock:
+            self._due.update(due)
+
+    def take(self, task: Task) -> None:
+        """Note that a task begins; what happens from now on makes it due."""
+        with self._lock:
+            self._due.discard(task)
+            if task is _T.DIGEST:
+                self._digest_at = self._after(self._digest_interval)
+
+    def is_due(self, task: Task) -> bool:
+        """Return whether a task is due."""
+        with self._lock:
+            if task is _T.RECONCILE and self._clock() >= self._reconcile_at:
+                self._due.add(task)
+                self._due.discard(_T.RECONCILE_LATER)
+            return task in self._due or (
+                task is _T.DIGEST and self._clock() >= self._digest_at)
+
+    def begin(self) -> None:
+        """Make due what follows the begin of a session.
+
+        A predecessor may have died in the middle of anything.
+        """
+        self.take(_T.DIGEST)
+        self.require(_T.REPORT, _T.CLEAN, _T.RECONCILE, _T.RECONCILE_LATER)
+
+    def reconciled(self) -> None:
+        """Note that a comparison was done."""
+        with self._lock:
+            self._reconcile_at = (
+                self._clock() + self._reconcile_later
+                if _T.RECONCILE_LATER in self._due
+                else self._after(_FULL_RECONCILE_INTERVAL))
+
+    def _after(self, interval: float) -> float:
+        """Return a time after about an interval.
+
+        It differs from host to host, so that they do not call together.
+        """
+        return self._clock() + interval * random.uniform(0.5, 1.5)

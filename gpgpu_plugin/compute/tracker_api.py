@@ -22,12 +22,11 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host import guest
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
@@ -50,9 +49,9 @@ class VirtDriver:
 
     virtapi: nova_types.VirtAPI
     host_type: str
-    guests: Callable[[], guest.Guests | None]
-    domain_of: Callable[[str], liveness.Domain]
-    domains: Callable[[], tuple[host_drifts.Guest, ...] | None]
+    guests: Callable[[], base.Guests | None]
+    domain_of: Callable[[str], assignment_use.Domain]
+    domains: Callable[[], tuple[host_drifts.GuestDevices, ...] | None]
 
 
 class OwnerRecords(typing.Protocol):

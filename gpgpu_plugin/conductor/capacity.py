@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mapping of the rows of hosts' groups to values, once per transaction."""
+"""Rows of groups as values, and their inventory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import orm
 
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
@@ -18,12 +19,14 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import group as group_rules
-from gpgpu_plugin.domain import unsupported
+from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as variant_rules
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.objects import inventory as objects
+from gpgpu_plugin.objects import report as report_obj
 
-_KEPT = 10000
+_MAX_KEPT = 10000
 """Devices whose values are kept in memory, as the texts of their JSON columns
 are (db.device)."""
 
@@ -105,7 +108,7 @@ def must_be_cleaned(row: device_db.DeviceRow, variant: variant_rules.Variant,
                     and vgpus is not None and not vgpus.existing_vgpus)
         if (function.has_vfs or not offers_whole or (
                 not variant.unsupported_ok
-                and unsupported.reason(function) is not None)):
+                and gpu_rules.unsupported_reason(function) is not None)):
             return row.cleaned_steps == device_db.NOTHING_PASSED
     return not is_proven(row, variant.cleaning_policy)
 
@@ -118,7 +121,7 @@ def required_steps(row: device_db.DeviceRow, policy: str) -> tuple[str, ...]:
     vgpus = device_db.vgpu_capability(row)
     return cleaning.required(
         policy, row.stable_id, makes_mdevs=vgpus is not None
-        and vgpus.mechanism is capability.VGPUMechanism.MDEV)
+        and vgpus.mechanism is vgpu.VGPUMechanism.MDEV)
 
 
 def is_proven(row: device_db.DeviceRow, policy: str) -> bool:
@@ -147,7 +150,7 @@ def device(row: device_db.DeviceRow,
 
 # Most devices of a host are as they were when it was loaded before, and a
 # value keeps what was computed from it.
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_MAX_KEPT)
 def _value(row: device_db.DeviceRow,
            parent_id: str | None) -> group_rules.Device:
     is_pci = row.kind == device_rules.DeviceKind.PCI
@@ -161,3 +164,104 @@ def _value(row: device_db.DeviceRow,
         function=device_db.pci_function(row) if is_pci else None,
         vgpus=device_db.vgpu_capability(row),
         driver=device_db.driver_capacity(row))
+
+
+# -- Inventory of a host's groups: for Placement, and as stored capacities.
+
+
+TypeRow = group_db.VGPUTypeRow
+
+
+def with_capacities(rows: host_rows.HostRows,
+                    groups: Iterable[LoadedGroup],
+                    ) -> host_rows.HostRows:
+    """Return the rows with the capacities that the devices give.
+
+    :param groups: those of the rows
+    """
+    changed = {
+        group.rows.id: types for group in groups
+        if (types := [with_capacity(group, row) for row in group.rows.types])
+        != list(group.rows.types)}
+    return rows if not changed else rows.put_groups([
+        dataclasses.replace(group, types=changed[group.id])
+        if group.id in changed else group for group in rows.bare_groups])
+
+
+def with_capacity(group: LoadedGroup, row: TypeRow) -> TypeRow:
+    """Return the row of a type with the capacity that its devices give."""
+    offered = group.value.by_name[row.vgpu_type]
+    maxima = group.value.max_instances(offered)
+    return dataclasses.replace(
+        row, max_vgpu_per_pgpu=max(maxima, default=0),
+        max_capacity=sum(maxima),
+        remaining_capacity=group.value.available(offered))
+
+
+def host_inventory(session: orm.Session,
+                   host: host_db.HostRow) -> objects.HostInventory:
+    """Return the host's inventory."""
+    return inventory(host, load(session, [host])[host.id])
+
+
+def inventory(host: host_db.HostRow, groups: Iterable[LoadedGroup],
+              ) -> objects.HostInventory:
+    """Return the inventory of a host whose groups are loaded."""
+    found = (group_inventory(group.value, host.node) for group in groups)
+    return objects.HostInventory(
+        host=host.name, node_uuid=host.node_uuid,
+        generation=host.generation,
+        groups=tuple(group for group in found if group.types))
+
+
+def group_inventory(group: group_rules.GroupCapacity,
+                    node: str) -> objects.GroupInventory:
+    """Return the resource provider of a group.
+
+    :param node: name of the root provider
+    """
+    return objects.GroupInventory(
+        variant=group.variant.name,
+        provider_name=naming.provider_name(node, group.variant.name),
+        provider_uuid=group.provider_uuid,
+        traits=tuple(sorted(naming.traits(
+            group.variant.name, group.variant.traits))),
+        types=tuple(
+            objects.TypeInventory(
+                resource_class=group.resource_class(offered.vgpu_type),
+                total=desired.total, reserved=desired.reserved,
+                max_unit=desired.max_unit)
+            for offered in group.types if offered.listed
+            and (desired := group.desired(offered)) is not None))
+
+
+# -- vGPU capacity that drivers report, as it is stored.
+
+
+def with_driver_capacity(session: orm.Session, rows: host_rows.HostRows,
+                         reported: report_obj.DriverCapacities | None,
+                         ) -> host_rows.HostRows:
+    """Return the rows of a host with what the drivers of its GPUs report."""
+    if not reported:
+        return rows
+    places = assignment_db.places(session, rows.host.id, [
+        name for report in reported.values() for name in report.existing])
+    used = rows.types_in_use
+    for stable_id, report in reported.items():
+        gpu = rows.by_stable_id.get(stable_id)
+        if gpu is not None:
+            rows = rows.change(gpu, driver_capacity=device_db.dump(
+                vgpu.newer_report(
+                    device_db.driver_capacity(gpu),
+                    vgpu.with_stable_ids(report, places), used)))
+    return rows
+
+
+def is_driver_report_late(rows: host_rows.HostRows,
+                          reported: report_obj.DriverCapacities) -> bool:
+    """Return whether one of the reports is older than what is stored."""
+    return any(
+        (gpu := rows.by_stable_id.get(stable_id)) is not None
+        and (stored := device_db.driver_capacity(gpu)) is not None
+        and vgpu.is_report_older(report, stored)
+        for stable_id, report in reported.items())

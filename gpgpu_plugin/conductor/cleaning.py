@@ -13,9 +13,8 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import driver_capacity
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import ledger
-from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
@@ -27,18 +26,16 @@ from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import cleaning as rules
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger as ledger_rules
 from gpgpu_plugin.objects import claim as objects
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import session as session_obj
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
 
 
-class Ended(typing.NamedTuple):
+class EndedCleaning(typing.NamedTuple):
     """End of a cleaning.
 
     ``seconds``: since it began; None: it is not known when.
@@ -88,9 +85,10 @@ def _is_to_clean(rows: host_rows.HostRows,
                  device: host_rows.Device) -> bool:
     """Return whether a host cleans a device now.
 
-    One that is withdrawn is not cleaned (domain.hold), but the vGPUs on a GPU
-    that is are removed. A device without a token waits until it is in a group,
-    and a GPU until its mdevs are removed: its host resets no GPU that has one.
+    One that is withdrawn is not cleaned (domain.device), but the vGPUs on a
+    GPU that is are removed. A device without a token waits until it is in a
+    group, and a GPU until its mdevs are removed: its host resets no GPU that
+    has one.
     A VF waits for the cleaning of its GPU, and a GPU until its VFs are
     removed.
     """
@@ -100,7 +98,7 @@ def _is_to_clean(rows: host_rows.HostRows,
         device.state in device_rules.UNCLEAN_STATES
         and device.present and device.clean_token is not None
         and not device_db.waits_for_policy(device)
-        and not hold.is_withdrawn(
+        and not device_rules.is_withdrawn(
             device.holds if is_pci else rows.holds_of(device))
         and not device_db.waits_for_vfs(device)
         and not (is_pci and gpu is not device
@@ -110,7 +108,7 @@ def _is_to_clean(rows: host_rows.HostRows,
                 for child in rows.children(device)))
 
 
-def vfs_refused(db: api.Database, origin: session_obj.Origin,
+def vfs_refused(db: api.Database, origin: report_obj.Origin,
                 gpus: Sequence[str]) -> tuple[str, ...]:
     """Return which GPUs must not get VFs now (Conductor.vfs_refused)."""
     with db.reader() as session:
@@ -118,12 +116,12 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
         sessions.refuse(host, origin, reported=False)
         assert host is not None
         rows = host_rows.load_one(session, host)
-        if rows.is_held(hold.HostHoldKind.RESTORED):
+        if rows.is_held(device_rules.HostHoldKind.RESTORED):
             # Nobody knows what the backup does not; they are cleaned first.
             return tuple(gpus)
         return tuple(
             gpu.stable_id for gpu in rows.devices if gpu.stable_id in gpus
-            and (hold.is_withdrawn(gpu.holds)
+            and (device_rules.is_withdrawn(gpu.holds)
                  or not (gpu.state == _State.AVAILABLE or (
                      # Nobody had it, and nobody gets it as a whole then.
                      gpu.state == _State.DIRTY and gpu.cleaned_steps is None))
@@ -131,7 +129,7 @@ def vfs_refused(db: api.Database, origin: session_obj.Origin,
 
 
 def _lock(session: orm.Session, host_id: int, device_uuid: str,
-          origin: session_obj.Origin | None,
+          origin: report_obj.Origin | None,
           ) -> tuple[host_rows.HostRows, host_rows.Device]:
     """Return a device and the rows of its host, which is locked.
 
@@ -160,7 +158,7 @@ def _check(device: host_rows.Device, token: str,
 
 
 def started(db: api.Database, device_uuid: str, token: str, attempt: str,
-            origin: session_obj.Origin | None = None) -> None:
+            origin: report_obj.Origin | None = None) -> None:
     """Record that a cleaning began (ConductorAPI.clean_started)."""
     host_id = device_db.host_id(db, device_uuid)
 
@@ -189,7 +187,7 @@ def started(db: api.Database, device_uuid: str, token: str, attempt: str,
 
 def failure(db: api.Database, device_uuid: str, attempt: str,
             results: Sequence[rules.StepResult],
-            origin: session_obj.Origin | None = None) -> str | None:
+            origin: report_obj.Origin | None = None) -> str | None:
     """Return why a device is not clean (ConductorAPI.clean_failure)."""
     with db.reader() as session:
         [host] = host_db.by_ids(session, [
@@ -208,8 +206,8 @@ def failure(db: api.Database, device_uuid: str, attempt: str,
 def finished(db: api.Database, device_uuid: str, attempt: str,
              steps: Sequence[str], results: Sequence[rules.StepResult],
              driver_capacities: report_obj.DriverCapacities | None = None,
-             origin: session_obj.Origin | None = None,
-             observer: Callable[[Ended], None] = lambda ended: None,
+             origin: report_obj.Origin | None = None,
+             observer: Callable[[EndedCleaning], None] = lambda ended: None,
              ) -> inventory_obj.HostInventory:
     """Record how a cleaning ended (ConductorAPI.clean_finished).
 
@@ -218,7 +216,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
     host_id = device_db.host_id(db, device_uuid)
 
     def work(session: orm.Session,
-             ) -> tuple[Ended, inventory_obj.HostInventory]:
+             ) -> tuple[EndedCleaning, inventory_obj.HostInventory]:
         before, device = _lock(session, host_id, device_uuid, origin)
         _check(device, attempt, (_State.CLEANING,))
         group = before.group_of(device)
@@ -228,13 +226,13 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
         rows, kind, detail = _judged(
             before, device, required,
             group.variant.memory_mib if group else None, steps, found)
-        rows = driver_capacity.merged(
+        rows = capacity.with_driver_capacity(
             session, rows.note(kind, [device], detail), driver_capacities)
         if kind == 'clean_passed':
             # While it was assigned, it kept a variant that may match no more.
             rows = variant_matching.apply(session, rows)
         verdict = _VERDICTS[kind]
-        ended = Ended(verdict, ledger.add(
+        ended = EndedCleaning(verdict, ledger.add(
             session, rows.host.name, device, verdict, steps=required,
             results=found,
             reason=None if verdict is ledger_rules.Verdict.PASSED
@@ -246,7 +244,7 @@ def finished(db: api.Database, device_uuid: str, attempt: str,
 
 
 def postponed(db: api.Database, device_uuid: str, attempt: str, reason: str,
-              origin: session_obj.Origin | None = None) -> None:
+              origin: report_obj.Origin | None = None) -> None:
     """Record that a host cannot clean yet (ConductorAPI.clean_postponed)."""
     host_id = device_db.host_id(db, device_uuid)
 
@@ -272,7 +270,7 @@ def _judged(rows: host_rows.HostRows, device: host_rows.Device,
     """
     failure = rules.failure(results, required, memory_mib)
     if failure is None:
-        return (recleaning.accept_lost_vfs(rows.apply(
+        return (holds.accept_lost_vfs(rows.apply(
             device, _Event.CLEAN_PASSED, clean_attempt=None,
             clean_token=None, reason=None,
             cleaned_steps=rules.SEPARATOR.join(required)), device),
@@ -294,6 +292,6 @@ def _judged(rows: host_rows.HostRows, device: host_rows.Device,
     return (rows.change(
         device, cleaned_steps=device_db.NOTHING_PASSED,
         clean_token=str(uuid_mod.uuid4())).hold(
-            device, hold.HoldKind.FAILED,
+            device, device_rules.HoldKind.FAILED,
             rules.shortened(f'cleaning failed: {failure}')),
         'clean_failed', failure)

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows for the units of a claim: a GPU, a VF or an mdev each."""
+"""Rows of devices: of units, and their health."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import uuid
 from collections.abc import Iterable
 
 from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import group as group_rules
+from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import unit_device
 from gpgpu_plugin.domain.allocation import offer
 
 
@@ -29,7 +32,7 @@ def take(rows: host_rows.HostRows,
     """
     taken: dict[str, host_rows.Device] = {}
     for group, unit in units:
-        device = unit_device.of_unit(group.value, unit, taken)
+        device = group_rules.device_of_unit(group.value, unit, taken)
         row = rows.by_stable_id.get(device.id)
         if row is None:
             row = new_mdev_row(
@@ -62,3 +65,48 @@ def new_row(rows: host_rows.HostRows, stable_id: str,
         id=rows.new_id(), uuid=str(uuid.uuid4()), host_id=rows.host.id,
         stable_id=stable_id, address=address, pci_function=device_db.dump(
             pci.PCIFunction(id=stable_id, address=address)))
+
+
+# -- Health of devices as their hosts report it.
+
+
+def store_health(rows: host_rows.HostRows, device: host_rows.Device,
+                 condition: health.Condition | None) -> host_rows.HostRows:
+    """Keep the health of a device after a scan, with an event if it changed.
+
+    The numbers behind it may change without an event.
+
+    :param condition: None: the scan did not judge it
+    """
+    if condition is None:
+        return rows
+    device = rows.now(device)
+    before, now = device.health, str(condition.health)
+    rows = rows.change(
+        device, health=now, health_reason=condition.reason,
+        errors=device_db.dump(condition.errors))
+    if before == now or (
+            before is None and condition.health is health.Health.OK):
+        return rows
+    rows = rows.note(
+        'health', [device], f'{before or "not known"} -> {now}' + (
+            f': {condition.reason}' if condition.reason else ''),
+        level=logging.INFO if condition.health is health.Health.OK
+        else logging.WARNING)
+    # It was reset, repaired or replaced meanwhile. Nobody gets a GPU whose
+    # driver makes vGPUs as a whole.
+    return rows if (
+        before != health.Health.FAILED
+        or device_db.vgpu_capability(device) is not None
+        or device_db.pci_function(device).has_vgpus
+    ) else holds.distrust(rows, device, 'it answers again')
+
+
+def lose_health(device: host_rows.Device) -> host_rows.Device:
+    """Return a device that a scan did not find, without its health.
+
+    That it had failed is kept, since it must be cleaned if it returns.
+    """
+    return device if device.health == health.Health.FAILED else (
+        dataclasses.replace(device, health=None, health_reason=None,
+                            errors=None))

@@ -31,7 +31,7 @@ _Request = typing.Any
 _ClientAddress = typing.Any
 """Address and port, and what else its family has."""
 
-LONGEST = 20.0
+MAX_SECONDS = 20.0
 """Seconds that a connection may take. Nova waits for 5."""
 
 SILENCE = 5.0
@@ -119,7 +119,7 @@ class Handler(http_server.BaseHTTPRequestHandler):
                   ascii(format % args))
 
 
-class Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
+class HTTPServer(socketserver.ThreadingMixIn, http_server.HTTPServer):
     """Server with a limited number of connections.
 
     Only the thread that accepts connections adds to them.
@@ -161,7 +161,7 @@ class Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
 
     def service_actions(self) -> None:
         """End connections that take too long; called twice a second."""
-        self.end_connections(LONGEST)
+        self.end_connections(MAX_SECONDS)
 
     def end_connections(self, age: float) -> None:
         """End connections that began so many seconds ago or earlier."""
@@ -184,7 +184,7 @@ def _end(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
-class Listener:
+class HTTPListener:
     """An HTTP server in threads of its own.
 
     :param option: that has the address, for messages
@@ -198,7 +198,7 @@ class Listener:
         self._option = option
         self._handler = handler
         self._connections = connections
-        self._server: Server | None = None
+        self._server: HTTPServer | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> Address:
@@ -207,7 +207,7 @@ class Listener:
         :raises ConfigInvalid: nothing can listen there
         """
         try:
-            self._server = Server(
+            self._server = HTTPServer(
                 self._address, self._handler, self._connections)
         except OSError as exc:
             raise exception.ConfigInvalid(

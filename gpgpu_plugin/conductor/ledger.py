@@ -100,7 +100,7 @@ def compared(session: orm.Session, device: device_db.DeviceRow,
     if settings is None:
         return tuple(results)
     before = cleaning.StepResult(
-        step=cleaning.SETTINGS, outcome=cleaning.Outcome.PASSED, reason='',
+        step=cleaning.SETTINGS, outcome=cleaning.StepOutcome.PASSED, reason='',
         facts=json.loads(settings))
     return tuple(_judged(before, result) for result in results)
 
@@ -112,7 +112,7 @@ def _judged(before: cleaning.StepResult,
     if not changes:
         return result
     return dataclasses.replace(
-        result, outcome=cleaning.Outcome.FAILED,
+        result, outcome=cleaning.StepOutcome.FAILED,
         reason=f'it differs from what the last cleaning that passed '
                f'found: '
                f'{"; ".join(changes)}')
@@ -123,7 +123,7 @@ def _settings(results: Iterable[cleaning.StepResult],
     """Return the results of the step settings that passed."""
     return [result for result in results
             if result.step == cleaning.SETTINGS
-            and result.outcome is cleaning.Outcome.PASSED]
+            and result.outcome is cleaning.StepOutcome.PASSED]
 
 
 def _text(at: datetime.datetime) -> str:

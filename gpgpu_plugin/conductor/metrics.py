@@ -12,25 +12,40 @@ project or a text of a host other than its name.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
+import threading
 import time
+import typing
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from wsgiref import simple_server
 
 import prometheus_client
+from oslo_config import cfg
+from oslo_log import log as logging
 from prometheus_client import metrics_core
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
 from gpgpu_plugin.conductor import cleaning
+from gpgpu_plugin.conductor import http_server
+from gpgpu_plugin.conductor import threads
+from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import gauges as gauges_db
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.rpc import arrival
 from gpgpu_plugin.rpc import conductor_contract
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import ping
+from gpgpu_plugin.rpc import server
+
+LOG = logging.getLogger(__name__)
 
 _Family = metrics_core.Metric
 _Gauge = metrics_core.GaugeMetricFamily
@@ -139,7 +154,7 @@ class Counters:
             for value in values:
                 counter.labels(str(value))
 
-    def handled(self, call: arrival.Handled) -> None:
+    def handled(self, call: server.Handled) -> None:
         """Count a call."""
         method = (call.method if isinstance(call.method, str)
                   and call.method in self._methods else OTHER)
@@ -151,7 +166,7 @@ class Counters:
         elif call.error is None:
             self._answered(method, call)
 
-    def _answered(self, method: str, call: arrival.Handled) -> None:
+    def _answered(self, method: str, call: server.Handled) -> None:
         if method == 'claim':
             self._granted.inc()
         elif method == 'changes_since' and isinstance(call.arguments, Mapping):
@@ -161,7 +176,7 @@ class Counters:
         elif method == 'clean_postponed':
             self._cleanings.labels(POSTPONED).inc()
 
-    def cleaned(self, ended: cleaning.Ended) -> None:
+    def cleaned(self, ended: cleaning.EndedCleaning) -> None:
         """Count a cleaning that ended."""
         self._cleanings.labels(str(ended.verdict)).inc()
         if ended.seconds is not None:
@@ -189,18 +204,18 @@ class Counters:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reading:
+class MetricsReading:
     """Gauges as they were read.
 
     :ivar seconds: that reading them took
     """
 
-    gauges: gauges_db.Gauges
+    gauges: gauges_db.GaugeReading
     seconds: float
 
 
 def read(db: api.Database, *, per_host: bool,
-         silent_after: float) -> Reading:
+         silent_after: float) -> MetricsReading:
     """Read the gauges.
 
     :param silent_after: seconds without a call after which a host is silent,
@@ -210,10 +225,10 @@ def read(db: api.Database, *, per_host: bool,
     with db.reader() as session:
         gauges = gauges_db.read(
             session, per_host=per_host, silent_after=silent_after)
-    return Reading(gauges=gauges, seconds=time.monotonic() - began)
+    return MetricsReading(gauges=gauges, seconds=time.monotonic() - began)
 
 
-class Gauges:
+class CloudGauges:
     """Collector of the gauges, for a registry.
 
     :param get: returns them; None if the database does not answer
@@ -221,8 +236,8 @@ class Gauges:
     :param silent_after: seconds without a call after which a host is silent
     """
 
-    def __init__(self, get: Callable[[], Reading | None], *, per_host: bool,
-                 silent_after: float) -> None:
+    def __init__(self, get: Callable[[], MetricsReading | None], *,
+                 per_host: bool, silent_after: float) -> None:
         self._get = get
         self._per_host = per_host
         self._silent_after = silent_after
@@ -252,7 +267,7 @@ class Gauges:
     def _host(self, name: str | None) -> tuple[str, ...]:
         return (name or '',) if self._per_host else ()
 
-    def _devices(self, gauges: gauges_db.Gauges) -> _Family:
+    def _devices(self, gauges: gauges_db.GaugeReading) -> _Family:
         family = self._family(
             'gpgpu_devices', 'Devices, without mdev rows.', 'variant',
             'state', 'enabled')
@@ -264,7 +279,7 @@ class Gauges:
             family.add_metric(labels, number)
         return family
 
-    def _health(self, gauges: gauges_db.Gauges) -> _Family:
+    def _health(self, gauges: gauges_db.GaugeReading) -> _Family:
         family = self._family(
             'gpgpu_device_health', 'GPUs whose host reports their health.',
             'variant', 'health')
@@ -277,7 +292,7 @@ class Gauges:
             family.add_metric(labels, number)
         return family
 
-    def _capacities(self, gauges: gauges_db.Gauges) -> Iterator[_Family]:
+    def _capacities(self, gauges: gauges_db.GaugeReading) -> Iterator[_Family]:
         labels = 'variant', 'vgpu_type'
         most = self._family(
             'gpgpu_max_capacity', 'Instances of an enabled type that fit on '
@@ -306,3 +321,123 @@ class Gauges:
             for host in hosts:
                 family.add_metric((host.name,), host.heard_at)
             yield family
+
+
+# -- The metrics of one conductor service, from counting to serving.
+#
+# The server of prometheus_client answers, each request in a thread of its own.
+# It asks for no password and has no TLS: that is left to a proxy.
+
+
+OPTION = '[gpgpu_conductor] metrics_bind'
+
+HEALTH_PATH = '/healthcheck'
+"""A load balancer asks there. The status is 503 if the conductor takes no
+calls, and the text says why. All other paths show the metrics."""
+
+SILENCE = 5.0
+"""Seconds for which a client may send and accept nothing."""
+
+LIFETIME = 10.0
+"""Seconds for which the gauges are not read again."""
+
+PATIENCE = 8.0
+"""Seconds for which a scrape waits for them. Prometheus waits for 10 s by
+default, and would take a conductor whose database hangs for a dead one."""
+
+
+class Monitoring:
+    """Counters of a conductor and, if configured, its metrics endpoint.
+
+    :ivar counters: count whether somebody reads them or not
+    :raises ConfigInvalid: nothing can listen on ``[gpgpu_conductor]
+        metrics_bind``
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        value = conf.gpgpu_conductor.metrics_bind
+        self._address = http_server.parse(value,
+                                          OPTION) if value else None
+        if self._address is not None:
+            http_server.check_local(self._address, OPTION)
+        self._per_host: bool = conf.gpgpu_conductor.metrics_per_host
+        self._silent_after: float = conf_gpgpu.silent_after(conf)
+        self._registry = prometheus_client.CollectorRegistry()
+        self.counters = Counters(self._registry, {
+            *contract.methods(conductor_contract.Conductor),
+            *contract.methods(ping.Pinged)})
+        self._reading: threads.SingleFlightCache[MetricsReading] | None = (
+            None)
+        self._server: simple_server.WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, database: api.Database,
+              unfit: Callable[[], str] = lambda: '') -> None:
+        """Serve the counters, and the gauges of a database.
+
+        :param unfit: returns why the conductor takes no calls; empty: it does
+        :raises ConfigInvalid: another process listens on the port
+        """
+        if self._address is None:
+            return
+        self.counters.begin_with_0()
+        self.counters.fit.set_function(lambda: not unfit())
+        self._reading = threads.SingleFlightCache(
+            'metrics', functools.partial(
+                read, database, per_host=self._per_host,
+                silent_after=self._silent_after),
+            LIFETIME, PATIENCE)
+        self._registry.register(CloudGauges(
+            self._reading.get, per_host=self._per_host,
+            silent_after=self._silent_after))
+        try:
+            self._server, self._thread = prometheus_client.start_http_server(
+                self._address.port, self._address.host, self._registry)
+        except OSError as exc:
+            raise exception.ConfigInvalid(
+                option=OPTION,
+                reason=f'cannot listen on {self._address}: '
+                                      f'{exc.strerror}') from exc
+        self._server.set_app(functools.partial(
+            _answer, prometheus_client.make_wsgi_app(self._registry), unfit))
+        self._server.RequestHandlerClass = _Handler
+        LOG.info('Metrics are served at http://%s/metrics', self._address)
+
+    def stop(self) -> None:
+        """Serve no more: the port is free, and no reading is under way."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = self._thread = None
+        if self._reading is not None:
+            self._reading.stop()
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+    """Handler of one connection that a silent client does not keep."""
+
+    timeout = SILENCE
+
+    def handle(self) -> None:
+        """Answer a request, if one comes in time."""
+        with contextlib.suppress(TimeoutError):
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing, since somebody calls every few seconds."""
+
+
+def _answer(show: Callable[..., Iterable[bytes]], unfit: Callable[[], str],
+            environ: Mapping[str, typing.Any],
+            start_response: Callable[..., object]) -> Iterable[bytes]:
+    """Answer a request, as an application of WSGI.
+
+    :param show: application that shows the metrics
+    """
+    if environ['PATH_INFO'] != HEALTH_PATH:
+        return show(environ, start_response)
+    reason = unfit()
+    start_response('503 Service Unavailable' if reason else '200 OK',
+                   [('Content-Type', 'text/plain; charset=utf-8')])
+    return [f'{reason or "OK"}\n'.encode()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thread that sends notifications after the transactions that wrote them.
+"""Notifications, sent after the transactions that wrote them.
 
 Any number of conductors have this thread, and one of them sends at a time
 (db.outbox). An event waits until the broker has confirmed its notifications.
@@ -10,6 +10,9 @@ written, apart from repetitions.
 
 from __future__ import annotations
 
+import datetime
+import functools
+import logging as std_logging
 import threading
 import time
 import typing
@@ -18,19 +21,23 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from oslo_log import log as logging
+from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import clock as clock_db
+from gpgpu_plugin.db import notification as notification_db
 from gpgpu_plugin.db import outbox
-from gpgpu_plugin.domain import audit
+from gpgpu_plugin.db import transaction
+from gpgpu_plugin.db import usage as usage_db
+from gpgpu_plugin.domain import event
 
 LOG = logging.getLogger(__name__)
 
 INTERVAL = 1.0
 """Seconds between two searches for notifications."""
 
-LONGEST_PAUSE = 30.0
+MAX_PAUSE = 30.0
 """Seconds after which a broker that is away is tried again at the latest."""
 
 BATCH = 100
@@ -49,8 +56,8 @@ AUDIT_INTERVAL = 30.0
 """Seconds between two searches for an audit period that has ended."""
 
 
-class Publisher(typing.Protocol):
-    """rpc.publisher.Publisher, as far as it is used here."""
+class NotificationPublisher(typing.Protocol):
+    """rpc.transport.Publisher, as far as it is used here."""
 
     def publish(self, message: dict[str, object]) -> None:
         """Publish a message.
@@ -84,9 +91,9 @@ class Notifier:
     :param clock: seconds of a clock that never goes back
     """
 
-    def __init__(self, db: api.Database, publisher: Publisher,
+    def __init__(self, db: api.Database, publisher: NotificationPublisher,
                  observer: Observer, *, limit: int = LIMIT,
-                 period: audit.AuditPeriod | None = None,
+                 period: event.AuditPeriod | None = None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._db = db
         self._publisher = publisher
@@ -107,16 +114,16 @@ class Notifier:
             if self._send_all():
                 self._pause = INTERVAL
             else:
-                self._pause = min(2 * self._pause, LONGEST_PAUSE)
+                self._pause = min(2 * self._pause, MAX_PAUSE)
         except exception.ConductorUnavailable as exc:
             LOG.warning('Cannot read notifications, trying again in '
                         '%(seconds)d s: %(reason)s',
-                        {'seconds': LONGEST_PAUSE, 'reason': exc})
-            return LONGEST_PAUSE
+                        {'seconds': MAX_PAUSE, 'reason': exc})
+            return MAX_PAUSE
         except Exception:
             LOG.exception('Cannot send notifications, trying again in %d s',
-                          LONGEST_PAUSE)
-            return LONGEST_PAUSE
+                          MAX_PAUSE)
+            return MAX_PAUSE
         return self._pause
 
     def _audit(self) -> None:
@@ -125,7 +132,7 @@ class Notifier:
                 self._audited is None or now - self._audited > AUDIT_INTERVAL):
             self._audited = now
             try:
-                usage_audit.run(
+                audit_usage(
                     self._db, self._period, self._stopped.is_set)
             except exception.ConductorUnavailable:
                 raise
@@ -172,7 +179,7 @@ class Notifier:
                         'The notifications of event %(event)d are not sent: '
                         'they have more than %(limit)d bytes. A host sent a '
                         'text of that size', {
-                            'event': waiting.id, 'limit': outbox.MOST_BYTES})
+                            'event': waiting.id, 'limit': outbox.MAX_BYTES})
                 for message in waiting.messages:
                     self._publisher.publish(message)
                 sent.append(waiting)
@@ -230,3 +237,106 @@ class Notifier:
                 LOG.warning('Other conductors send notifications in %(lease)d '
                             's: %(reason)s', {'lease': LEASE, 'reason': exc})
         self._publisher.close()
+
+
+# -- ``exists`` notifications: one per usage and audit period, after its end.
+#
+# Any number of conductors may write them at once. The row of the state of
+# notifications orders them, and says how far they are. Which periods have
+# ended is a matter of the database's clock: that of one conductor may be
+# wrong.
+
+
+AUDIT_CHUNK = 500
+"""Number of notifications that one transaction writes."""
+
+AUDIT_DELAY = datetime.timedelta(seconds=2 * api.TRANSACTION_LIMIT)
+"""Time from the end of a period until its usage is known for certain.
+
+A transaction that began or ended usage in it may be committed late.
+"""
+
+AUDIT_MISSED = 24
+"""Number of periods that are made up for, if no conductor ran."""
+
+
+def audit_usage(db: api.Database, period: event.AuditPeriod,
+                is_stopped: Callable[[], bool] = lambda: False) -> None:
+    """Write the notifications of all periods that have ended."""
+    write = functools.partial(_write_chunk, period)
+    while not is_stopped() and db.write(write):
+        pass
+
+
+def _write_chunk(period: event.AuditPeriod, session: orm.Session) -> bool:
+    """Write some notifications; return whether there may be more."""
+    locked = outbox.lock_state(session)
+    now = clock_db.utc(session)
+    state = _leave_future(session, locked, period, now)
+    # What was begun is completed, even if the length was changed.
+    if state.auditing_until is None:
+        state = _begin_next(state, period, now)
+    beginning, ending = state.audited_until, state.auditing_until
+    if beginning is not None and ending is not None:
+        rows = usage_db.in_period(
+            session, beginning, ending, state.audited_usage_id, AUDIT_CHUNK)
+        notification_db.usages_exist(session, rows, beginning, ending)
+        state = (_begin_at(state, ending) if len(rows) < AUDIT_CHUNK
+                 else state._replace(audited_usage_id=rows[-1]['id']))
+    if state != locked:
+        outbox.set_state(session, state)
+    return ending is not None
+
+
+def _leave_future(session: orm.Session, state: outbox.AuditState,
+                  period: event.AuditPeriod,
+                  now: datetime.datetime) -> outbox.AuditState:
+    """Go on with the present period, if later ones were written.
+
+    The clock of the database was ahead.
+    """
+    until = state.auditing_until or state.audited_until
+    if (until is None or state.audited_since is None
+            or until <= event.period_ending(period, now)):
+        return state
+    complete = event.period_beginning(period, now - AUDIT_DELAY)
+    transaction.note_line(
+        session, std_logging.ERROR,
+        f'exists notifications were written until {until} UTC, but the '
+        f'database has {now:%Y-%m-%d %H:%M:%S}: a clock was ahead. They go on '
+        f'from {complete}. Periods before it may have none, and those from it '
+        f'to {until} that were written have a second one, which is right')
+    return _begin_at(state, complete)._replace(
+        audited_since=min(state.audited_since, complete))
+
+
+def _begin_next(state: outbox.AuditState, period: event.AuditPeriod,
+                now: datetime.datetime) -> outbox.AuditState:
+    """Begin with the next period, unless it is not over yet."""
+    complete = event.period_beginning(period, now - AUDIT_DELAY)
+    if state.audited_until is None:
+        # Nothing was promised for the time before notifications were enabled.
+        return state._replace(audited_since=complete, audited_until=complete)
+    beginning = max(state.audited_until, _earliest(period, complete))
+    if beginning > state.audited_until:
+        state = _begin_at(state, beginning)
+    # Shorter than a period, if its length was changed.
+    return state if beginning >= complete else state._replace(
+        auditing_until=event.period_ending(period, beginning))
+
+
+def _begin_at(state: outbox.AuditState,
+              beginning: datetime.datetime) -> outbox.AuditState:
+    """Return the state in which the next period begins at a time."""
+    return state._replace(audited_until=beginning, audited_usage_id=0,
+                          auditing_until=None)
+
+
+def _earliest(period: event.AuditPeriod,
+              complete: datetime.datetime) -> datetime.datetime:
+    """Return the beginning of the first period that is made up for."""
+    found = complete
+    for _ in range(AUDIT_MISSED):
+        found = event.period_beginning(
+            period, found - datetime.timedelta(microseconds=1))
+    return found

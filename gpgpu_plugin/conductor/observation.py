@@ -23,21 +23,18 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gpgpu_plugin.conductor import adoption
+from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import card_identity
-from gpgpu_plugin.conductor import device_health
 from gpgpu_plugin.conductor import device_rows
-from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import holds
+from gpgpu_plugin.conductor import restore_recovery
 from gpgpu_plugin.conductor import retirement
-from gpgpu_plugin.conductor import sightings
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import report as objects
 
@@ -50,15 +47,15 @@ class Facts:
     :ivar unknown: assignments in the host's book that the database does not
         know
     :ivar seen: sightings of the numbers of the host's cards, in any place
-    :ivar decisions: see sightings.Decisions
+    :ivar decisions: see card_identity.Decisions
     :ivar variants: all variants
     :ivar at: time of the transaction (UTC)
     """
 
     places: Mapping[str, str]
     unknown: Sequence[claim_obj.Assignment]
-    seen: Sequence[sightings.Sighting]
-    decisions: sightings.Decisions
+    seen: Sequence[card_identity.Sighting]
+    decisions: card_identity.Decisions
     variants: variant_matching.Variants
     at: datetime.datetime
 
@@ -67,8 +64,8 @@ class Facts:
 class Observed:
     """Rows and sightings of a host after a scan."""
 
-    adopted: adoption.Adopted
-    sightings: Sequence[sightings.Sighting]
+    adopted: restore_recovery.Adopted
+    sightings: Sequence[card_identity.Sighting]
 
     @property
     def rows(self) -> host_rows.HostRows:
@@ -83,7 +80,7 @@ def observe(before: host_rows.HostRows, scan: objects.HostReport,
     :param rebooted: whether the machine booted since the scan before
     :raises Invalid: the database was restored and the book was not sent
     """
-    is_restored = before.is_held(hold.HostHoldKind.RESTORED)
+    is_restored = before.is_held(device_rules.HostHoldKind.RESTORED)
     followed = card_identity.follow(before, scan.functions)
     rows, new = followed.rows, set(followed.moved)
     known = _Known(
@@ -107,7 +104,7 @@ def observe(before: host_rows.HostRows, scan: objects.HostReport,
         else:
             rows = _update(rows, device, scan, function, known,
                            restored=is_restored)
-        rows = device_health.store(
+        rows = device_rows.store_health(
             rows, rows.by_stable_id[function.id],
             scan.health.get(function.id))
     found = {function.id for function in functions}
@@ -118,10 +115,11 @@ def observe(before: host_rows.HostRows, scan: objects.HostReport,
             rows, rows.now(gpu), rows.by_stable_id[place],
             is_new=place not in followed.moved)
     rows = _move_mdev_rows(rows, found)
-    rows, seen = sightings.check(
+    rows, seen = card_identity.check_sightings(
         rows, facts.seen, facts.decisions, found, new, returned,
         rebooted=rebooted)
-    adopted = adoption.adopt(rows, scan.assignments, facts.unknown, facts.at)
+    adopted = restore_recovery.adopt(rows, scan.assignments, facts.unknown,
+                                     facts.at)
     return Observed(sightings=seen, adopted=adopted._replace(
         rows=variant_matching.matched(adopted.rows, facts.variants)))
 
@@ -156,8 +154,8 @@ def _lose(rows: host_rows.HostRows,
         if (device.kind == device_rules.DeviceKind.PCI and device.present
                 and device.stable_id not in found):
             rows = rows.put(dataclasses.replace(
-                device_health.lost(device), present=False))
-            if hold.HoldKind.RETIRED not in device.holds:
+                device_rows.lose_health(device), present=False))
+            if device_rules.HoldKind.RETIRED not in device.holds:
                 rows = rows.note('missing', [device])
     return rows
 
@@ -194,7 +192,7 @@ def _insert(rows: host_rows.HostRows, scan: objects.HostReport,
     vgpus = _vgpu_capability(None, scan, function, known)
     device = dataclasses.replace(device_db.observed(
         device_rows.new_row(rows, function.id, function.address),
-        function, vgpus, driver_capacity.merge(
+        function, vgpus, vgpu.merge_reports(
             None, scan.driver_capacities.get(function.id), known.places,
             known.used)), vgpu_type=_foreign_type(function, vgpus),
         new_in_place=(function.pf or function.id) in known.displaced)
@@ -208,7 +206,7 @@ def _update(rows: host_rows.HostRows, device: host_rows.Device,
     function = card_identity.remembered(device, function)
     vgpus = _vgpu_capability(
         device_db.vgpu_capability(device), scan, function, known)
-    driver = driver_capacity.merge(
+    driver = vgpu.merge_reports(
         device_db.driver_capacity(device),
         scan.driver_capacities.get(function.id), known.places, known.used)
     now = device_db.observed(device, function, vgpus, driver)
@@ -224,26 +222,27 @@ def _update(rows: host_rows.HostRows, device: host_rows.Device,
             now, vgpu_type=_foreign_type(function, vgpus))
     now = dataclasses.replace(now, address=function.address, present=True)
     rows = rows.put(now)
-    if not device.present and hold.HoldKind.RETIRED not in device.holds:
+    if (not device.present
+            and device_rules.HoldKind.RETIRED not in device.holds):
         rows = rows.note('returned', [now])
     # A guest of the service that managed the device may have used it. A GPU
     # that had VFs was not used itself.
     is_reported = (function.pf is not None or function.has_vfs
                or function.id not in scan.vgpu_capabilities)
-    return recleaning.distrust(
+    return holds.distrust(
         rows, device, f'no longer managed by {before.owner}',
     ) if (is_reported and before.owner and not function.owner
           and not before.has_vfs) else rows
 
 
 def _vgpu_capability(
-    stored: capability.VGPUCapability | None, scan: objects.HostReport,
+    stored: vgpu.VGPUCapability | None, scan: objects.HostReport,
     function: pci.PCIFunction, known: _Known,
-) -> capability.VGPUCapability | None:
+) -> vgpu.VGPUCapability | None:
     """Return what is known about a function's vGPUs after a scan."""
     observed = scan.vgpu_capabilities.get(function.id)
     in_use = function.id in known.used
-    return capability.merge(
+    return vgpu.merge_capability(
         stored, observed, in_use=in_use,
         # The type of a VF in use was set for its assignment.
         own_vgpus=observed.existing_vgpus
@@ -251,7 +250,7 @@ def _vgpu_capability(
 
 
 def _foreign_type(function: pci.PCIFunction,
-                  vgpus: capability.VGPUCapability | None) -> str | None:
+                  vgpus: vgpu.VGPUCapability | None) -> str | None:
     """Return the type id that a VF has and that the plugin did not set.
 
     Return None for functions that are not VFs.
@@ -259,3 +258,81 @@ def _foreign_type(function: pci.PCIFunction,
     if function.pf is None or vgpus is None or not vgpus.existing_vgpus:
         return None
     return vgpus.existing_vgpus[0]
+
+
+# -- Check of reports: what no host can have is not stored.
+#
+# A host may send anything, and what it sends is read again in transactions and
+# by schedulers that decide about other hosts.
+
+
+_MAX_FUNCTIONS = 4096
+"""Four times as many as 16 GPUs with 64 VFs each."""
+
+_MAX_NUMA_NODES = 64
+"""Twice as many as the largest machines have sockets. Schedulers look at each
+node, and at sets of nodes."""
+
+_MAX_TYPES = 128
+"""vGPU types of one function; drivers list several dozen."""
+
+
+def checked_report(scan: objects.HostReport) -> objects.HostReport:
+    """Return a scan without vGPU types that no GPU has.
+
+    They come from a driver's text, and the host's other devices are not
+    concerned. ``problems`` says what is left out. All else comes from the
+    kernel, which reports no such numbers.
+
+    :raises Invalid: another number is impossible, or a function is repeated
+    """
+    _check(scan)
+    addresses = {function.id: function.address for function in scan.functions}
+    capabilities, problems = {}, list[str]()
+    for stable_id, found in scan.vgpu_capabilities.items():
+        reasons = _reasons(found)
+        if reasons:
+            found = dataclasses.replace(found, types=tuple(
+                known for known in found.types or ()
+                if known.name not in reasons))
+            problems += [
+                f'{addresses.get(stable_id, stable_id)}: vGPU type '
+                f'{name[:vgpu.MAX_TYPE_NAME]} is left out: {reason}'
+                for name, reason in reasons.items()]
+        capabilities[stable_id] = found
+    if not problems:
+        return scan
+    return dataclasses.replace(
+        scan, vgpu_capabilities=capabilities,
+        problems=(*scan.problems, *problems))
+
+
+def _reasons(found: vgpu.VGPUCapability) -> dict[str, str]:
+    """Return why types are left out, by name."""
+    types = found.types or ()
+    reasons = {known.name: f'the driver lists more than {_MAX_TYPES} types'
+               for known in types[_MAX_TYPES:]}
+    for known in types:
+        reason = vgpu.implausible_type(known)
+        if reason is not None:
+            reasons[known.name] = reason
+    return reasons
+
+
+def _check(scan: objects.HostReport) -> None:
+    if len(scan.functions) > _MAX_FUNCTIONS:
+        raise exception.Invalid(
+            field='report', value=f'{len(scan.functions)} functions',
+            expected=f'{_MAX_FUNCTIONS} at most')
+    nodes = {function.numa_node for function in scan.functions}
+    if len(nodes) > _MAX_NUMA_NODES:
+        raise exception.Invalid(
+            field='report', value=f'{len(nodes)} NUMA nodes',
+            expected=f'{_MAX_NUMA_NODES} at most')
+    seen: set[str] = set()
+    for function in scan.functions:
+        if function.id in seen:
+            raise exception.Invalid(
+                field='report', value=function.id,
+                expected='each stable id once')
+        seen.add(function.id)

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of assignments: by abort before a guest ran, by release after.
+"""The end of assignments, and of their allocations.
 
 Every writing transaction locks its host first.
 """
 
 from __future__ import annotations
 
-import logging
+import dataclasses
+import logging as std_logging
 import types
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import driver_capacity
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
@@ -23,15 +26,17 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger as ledger_rules
+from gpgpu_plugin.domain import placement
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import session as session_obj
+
+LOG = logging.getLogger(__name__)
 
 _Event = device_rules.DeviceEvent
 _State = device_rules.DeviceState
@@ -71,7 +76,7 @@ def abort(
     touched: bool,
     fault: str | None,
     driver_capacities: report_obj.DriverCapacities | None = None,
-    origin: session_obj.Origin | None = None,
+    origin: report_obj.Origin | None = None,
 ) -> inventory_obj.HostInventory | None:
     """End claims that were not activated (ConductorAPI.abort)."""
     is_untouched = not touched and fault is None
@@ -81,7 +86,7 @@ def abort(
 
 
 def release(db: api.Database, uuids: Sequence[str],
-            origin: session_obj.Origin | None = None,
+            origin: report_obj.Origin | None = None,
             ages: Mapping[str, int] = _NO_AGES,
             ) -> inventory_obj.HostInventory | None:
     """End assignments (ConductorAPI.release)."""
@@ -125,7 +130,7 @@ def _end(
     uuids: Sequence[str],
     kind: event_rules.Kind,
     events: _Events,
-    origin: session_obj.Origin | None,
+    origin: report_obj.Origin | None,
     fault: str | None = None,
     driver_capacities: report_obj.DriverCapacities | None = None,
     detail: str | None = None,
@@ -162,7 +167,7 @@ def _end(
         after = _ended(variant_matching.up_to_date(
             session, before), ended, kind, events, fault, detail)
         return settle.settle(
-            session, before, driver_capacity.merged(
+            session, before, capacity.with_driver_capacity(
                 session, after, driver_capacities), settle.Ending(
                     alive_since=host.session_began_at,
                     ages=ages) if is_own else settle.NOW)
@@ -172,7 +177,7 @@ def _end(
 def _check_foreign(rows: Iterable[assignment_db.AssignmentRow],
                    events: _Events, fault: str | None,
                    driver_capacities: report_obj.DriverCapacities | None,
-                   origin: session_obj.Origin) -> None:
+                   origin: report_obj.Origin) -> None:
     """Refuse a host that ends assignments of another one.
 
     The source of a migration that failed ends what was claimed for it. It does
@@ -189,7 +194,7 @@ def _check_foreign(rows: Iterable[assignment_db.AssignmentRow],
 
 
 def is_source(row: assignment_db.AssignmentRow,
-              origin: session_obj.Origin) -> bool:
+              origin: report_obj.Origin) -> bool:
     """Return whether another host claimed a device for a migration from here.
 
     Then the caller may end the claim, or confirm the migration.
@@ -220,12 +225,12 @@ def _ended(rows: host_rows.HostRows,
             # Its cleaning is requested by the assignment as of any other.
             reason = cleaning.shortened(fault)
             rows = rows.hold(
-                row.device, hold.HoldKind.FAILED, reason).record(
+                row.device, device_rules.HoldKind.FAILED, reason).record(
                     rows.now(row.device), ledger_rules.Verdict.QUARANTINED,
                     reason)
     return rows.end({row.uuid for row in ended}).note(
         kind, ended, fault or detail,
-        level=logging.WARNING if fault is not None else None)
+        level=std_logging.WARNING if fault is not None else None)
 
 
 def _after(rows: host_rows.HostRows, row: assignment_db.AssignmentRow,
@@ -239,3 +244,78 @@ def _after(rows: host_rows.HostRows, row: assignment_db.AssignmentRow,
     event = events[state]
     return rows.apply(row.device, event, **(
         {'clean_token': row.uuid} if event is _Event.RELEASE else {}))
+
+
+# -- Which assignments an allocation in Placement still covers.
+#
+# After a rebuild, a confirmation or a failed migration Nova removes
+# allocations whose devices stay assigned to the instance. What a group
+# reserves must then cover these devices, or Placement offers them again.
+
+
+Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Units by provider UUID, consumer UUID and resource class."""
+
+
+def compare_allocations(db: api.Database, host_name: str,
+                        allocations: Allocations,
+                        assignments: Iterable[str], number: int = 0,
+                        origin: report_obj.Origin | None = None,
+                        used: Collection[str] = (),
+                        ) -> inventory_obj.HostInventory:
+    """Store what Placement says (ConductorAPI.compare_allocations).
+
+    :param number: counts the comparisons of the origin's session; one that
+        was overtaken by a newer one is not stored
+    :param used: UUIDs of assignments whose usage goes on, whatever host has
+        begun another usage of their instances
+    """
+    known = set(assignments)
+    with db.reader() as session:
+        host_id = host_db.get(session, host_name).id
+
+    def work(session: orm.Session) -> inventory_obj.HostInventory:
+        [host] = host_db.lock_ids(session, [host_id])
+        sessions.check(session, host, origin)
+        if origin is not None and number <= host.comparison_number:
+            return capacity.host_inventory(session, host)
+        _resume_usage(session, host, used)
+        return settle.change(session, host, lambda rows: _compared(
+            rows if origin is None
+            else rows.change_host(comparison_number=number),
+            allocations, known))
+    return db.write(work)
+
+
+def _compared(rows: host_rows.HostRows, allocations: Allocations,
+              known: Collection[str]) -> host_rows.HostRows:
+    """Return the rows with what Placement says of some assignments.
+
+    :param known: UUIDs of those that the host knew when it asked
+    """
+    for group in capacity.groups(rows):
+        found = allocations.get(group.value.provider_uuid)
+        if found is None:
+            continue
+        covered = placement.coverage_of(group.value.assignments, found).covered
+        for row in group.rows.assignments:
+            is_covered = row.uuid in covered
+            if row.uuid in known and row.allocated != is_covered:
+                rows = rows.put_assignments(dataclasses.replace(
+                    row, allocated=is_covered)).note(
+                        'allocation_found' if is_covered
+                        else 'allocation_lost', [row])
+    return rows
+
+
+def _resume_usage(session: orm.Session, host: host_db.HostRow,
+                  used: Collection[str]) -> None:
+    resumed = usage_db.resume(session, host.id, used) if used else []
+    if resumed:
+        LOG.warning(
+            'Instances %s still use their devices on %s, although they began '
+            'to use devices on another host: an evacuation is not complete or '
+            'failed, or the other host claimed for instances that are not '
+            'there. Their usage on %s goes on; "gpgpu-manage event list '
+            '--instance" names the other host', ', '.join(resumed), host.name,
+            host.name)

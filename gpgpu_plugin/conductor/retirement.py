@@ -18,7 +18,6 @@ from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
 
 _Rows = host_rows.HostRows
 _Device = host_rows.Device
@@ -50,7 +49,7 @@ def retire(db: api.Database, uuid: str, reason: str | None,
 
     def rule(rows: _Rows, gpu: _Device) -> _Rows:
         _check_whole(rows, gpu, 'retired')
-        if hold.HoldKind.RETIRED in gpu.holds:
+        if device_rules.HoldKind.RETIRED in gpu.holds:
             raise withdrawal.refused(rows, gpu, device_rules.refusal(
                 device_rules.RETIRED, 'retired'))
         return _retired(rows, gpu, reason, actor).note(
@@ -68,7 +67,7 @@ def _retired(rows: _Rows, gpu: _Device, reason: str | None, actor: str,
     withdrawal.check_unassigned(rows, _parts(rows, gpu), asked)
     # Else the host would be fenced when it boots with another card.
     rows = sessions.without_gpu(rows, gpu.stable_id)
-    return holds.add(rows, gpu, hold.HoldKind.RETIRED, reason, actor)
+    return holds.add(rows, gpu, device_rules.HoldKind.RETIRED, reason, actor)
 
 
 def replace(db: api.Database, uuid: str, actor: str) -> str:
@@ -90,15 +89,15 @@ def replace(db: api.Database, uuid: str, actor: str) -> str:
 def _replaced(rows: _Rows, gpu: _Device, actor: str) -> tuple[_Rows, str]:
     if gpu.replaced_by is not None and not gpu.present:
         return _accepted(rows, rows.device(gpu.replaced_by), gpu, actor)
-    if hold.HoldKind.IDENTITY_CHANGED in rows.holds_of(gpu):
+    if device_rules.HoldKind.IDENTITY_CHANGED in rows.holds_of(gpu):
         before = next((device for device in rows.devices
                        if device.replaced_by == gpu.uuid), None)
         return _accepted(rows, gpu, before, actor) if before is not None else (
             withdrawal.release(rows, gpu, actor, [
-                hold.HoldKind.IDENTITY_CHANGED]), gpu.uuid)
+                device_rules.HoldKind.IDENTITY_CHANGED]), gpu.uuid)
     if gpu.awaits_replacement:
         return rows, gpu.uuid
-    if hold.HoldKind.RETIRED not in gpu.holds:
+    if device_rules.HoldKind.RETIRED not in gpu.holds:
         rows = _retired(rows, gpu, None, actor, 'replaced')
     return rows.change(gpu, awaits_replacement=True).note(
         'replace', _parts(rows, gpu),
@@ -119,12 +118,12 @@ def _accepted(rows: _Rows, gpu: _Device, before: _Device,
             'more; "gpgpu-manage hold add --kind retired" takes it out of the '
             'cloud'))
     rows, removed = holds.remove(
-        rows, gpu, [hold.HoldKind.IDENTITY_CHANGED], actor)
+        rows, gpu, [device_rules.HoldKind.IDENTITY_CHANGED], actor)
     if not removed:
         raise withdrawal.refused(rows, before, (
             f'it cannot be replaced: device {gpu.uuid} has replaced it '
             f'already; name that one to replace it in turn'))
-    if hold.HoldKind.RETIRED not in before.holds:
+    if device_rules.HoldKind.RETIRED not in before.holds:
         rows = _retired(rows, before, None, actor, 'replaced')
     return _record(rows, before, gpu), gpu.uuid
 
@@ -143,7 +142,7 @@ def occupy(rows: _Rows, before: _Device, gpu: _Device, *,
     :param is_new: whether no scan found the card before
     """
     difference = device_db.identity(before).difference(device_db.identity(gpu))
-    may_be_held = is_new and difference is None and hold.is_withdrawn(
+    may_be_held = is_new and difference is None and device_rules.is_withdrawn(
         before.holds)
     if before.present and not before.awaits_replacement and not may_be_held:
         return rows
@@ -165,7 +164,7 @@ def _record(rows: _Rows, before: _Device, after: _Device) -> _Rows:
 
 
 def reinstate(rows: _Rows, gpu: _Device, actor: str,
-              kinds: Collection[hold.HoldKind]) -> _Rows:
+              kinds: Collection[device_rules.HoldKind]) -> _Rows:
     """Have a retired GPU cleaned and offered again.
 
     :param actor: who brings it back, for the ledger

@@ -1,50 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service gpgpu-conductor, which any process can start and stop."""
+"""The service gpgpu-conductor, and when it takes calls."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import socket
+import threading
+import time
 import typing
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 
+import sqlalchemy as sa
 from oslo_config import cfg
+from oslo_db import exception as db_exception
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.conductor import caller_keys
-from gpgpu_plugin.conductor import choices
-from gpgpu_plugin.conductor import concurrency
-from gpgpu_plugin.conductor import fitness
-from gpgpu_plugin.conductor import leases
+from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import callers
 from gpgpu_plugin.conductor import manager
-from gpgpu_plugin.conductor import monitoring
-from gpgpu_plugin.conductor import no_candidate
+from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.conductor import notifier
-from gpgpu_plugin.conductor import periodic
-from gpgpu_plugin.conductor import refusal_events
-from gpgpu_plugin.conductor import request_mix
+from gpgpu_plugin.conductor import refusals
+from gpgpu_plugin.conductor import scheduler_feed
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import limits
+from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import caller_key as caller_key_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import purge
-from gpgpu_plugin.db import sqlite_lock
-from gpgpu_plugin.domain import audit
+from gpgpu_plugin.domain import event
 from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
-from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import guard
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import ping
-from gpgpu_plugin.rpc import publisher
+from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.conductor import isolation
+
 
 LOG = logging.getLogger(__name__)
 
@@ -74,38 +78,39 @@ class ConductorService:
     def __init__(self, conf: cfg.ConfigOpts,
                  transport: rpc_transport.Transport | None = None,
                  database: api.Database | None = None) -> None:
-        self._monitoring = monitoring.Monitoring(conf)
+        self._monitoring = metrics.Monitoring(conf)
         self._vendordata = vendordata.Vendordata(conf)
         self._transport = transport or rpc_transport.get_transport(conf)
         self._owns_transport = transport is None
         self.database = database or api.Database(
-            conf, limit=limits.Limits(conf.gpgpu.rpc_timeout),
+            conf, limit=api.Limits(conf.gpgpu.rpc_timeout),
             observer=self._monitoring.counters.failed)
         migration.check_current(self.database.engine)
-        self._sqlite_lock = sqlite_lock.SQLiteLock(self.database.engine.url)
+        self._sqlite_lock = api.SQLiteLock(self.database.engine.url)
         self._notifier = self._make_notifier(conf)
         masters = (
-            key_files.masters(conf) if key_files.is_required(conf) else ())
+            signature.read_masters(conf) if signature.is_required(conf)
+            else ())
         compute = compute_api.ComputeAPI(
             conf, self._transport, functools.partial(
-                caller_keys.of_session, self.database, masters))
-        self._leases = leases.LeaseWatch(
+                callers.of_session, self.database, masters))
+        self._leases = LeaseWatch(
             self.database, compute, conf_gpgpu.silent_after(conf))
         self._variants = variant_sweep.VariantSweep(self.database, compute)
         self._isolation = self._make_isolation(conf)
-        self._refused = refusal_events.RefusalEvents(
+        self._refused = refusals.RefusalRecorder(
             self.database,
             observer=self._monitoring.counters.request_refused)
-        self._counts = periodic.Periodic(
+        self._counts = threads.PeriodicThread(
             'gpgpu-refusals',
-            (refusal_events.INTERVAL, self._refused.run_once))
-        self._requests = request_mix.Requests(self.database)
-        self._no_candidate = no_candidate.Listener(
+            (refusals.STORE_INTERVAL, self._refused.run_once))
+        self._requests = scheduler_feed.CountedMix(self.database)
+        self._no_candidate = refusals.NoCandidateListener(
             conf, self.database, self._refused, self._requests)
-        self.choices = choices.Choices()
-        self._mix = periodic.Periodic(
+        self.choices = scheduler_feed.RecentChoices()
+        self._mix = threads.PeriodicThread(
             'gpgpu-requests',
-            (request_mix.INTERVAL, self._requests.run_once),
+            (scheduler_feed.MIX_INTERVAL, self._requests.run_once),
             (purge.INTERVAL, lambda: purge.purge_old(
                 self.database, conf.gpgpu_conductor.history_days)))
         endpoints = [manager.ConductorManager(
@@ -113,7 +118,7 @@ class ConductorService:
                          self._refused, self._requests,
                          self._monitoring.counters.cleaned, self.choices)]
         verifier = guard.Verifier(
-            masters, caller_keys.CallerKeys(self.database),
+            masters, callers.CallerKeys(self.database),
             ) if masters else None
         if verifier is None and conf.gpgpu.sign_calls is False:
             LOG.warning(
@@ -121,7 +126,7 @@ class ConductorService:
                 'broker can take and release GPUs of any instance. Remove '
                 '[gpgpu] sign_calls = false, and make keys with '
                 '"gpgpu-manage key"')
-        self._gate = fitness.Gate(
+        self._gate = FitnessGate(
             self.database, [master.id for master in masters], lambda: [
                 self._make_server(
                     conf, kind, rpc_transport.conductor_topic(conf, kind),
@@ -137,14 +142,14 @@ class ConductorService:
 
     def _make_notifier(self, conf: cfg.ConfigOpts) -> notifier.Notifier | None:
         """Return the sender of notifications; None: they are off."""
-        if not publisher.drivers(conf):
+        if not rpc_transport.notification_drivers(conf):
             return None
         self.database.publish_as(f'gpgpu-conductor:{socket.gethostname()}')
         period = conf.gpgpu_conductor.usage_audit_period
         return notifier.Notifier(
-            self.database, publisher.Publisher(conf),
+            self.database, rpc_transport.Publisher(conf),
             self._monitoring.counters,
-            period=None if period == 'none' else audit.AuditPeriod(period))
+            period=None if period == 'none' else event.AuditPeriod(period))
 
     def _make_isolation(
             self, conf: cfg.ConfigOpts) -> isolation.Isolation | None:
@@ -165,10 +170,10 @@ class ConductorService:
             self._transport, topic,
             # No new name for each start: the broker keeps a queue of each name
             # for ever. Nobody calls one conductor by its name.
-            socket.gethostname(), endpoints, conductor_locks.key,
+            socket.gethostname(), endpoints, conductor_client.lock_key,
             guard.Guard((contract,), kind, topic, verifier),
-            concurrency.THREADS_OF.get(kind),
-            self._monitoring.counters.handled, conductor_locks.REPEATED)
+            threads.THREADS_OF.get(kind),
+            self._monitoring.counters.handled, conductor_client.REPEATED)
 
     def start(self, replaced: ConductorService | None = None) -> None:
         """Begin to serve calls, and the work that no call waits for.
@@ -228,3 +233,200 @@ class ConductorService:
         self._sqlite_lock.release()
         if self._owns_transport:
             self._transport.cleanup()
+
+
+# -- The gate before the RPC servers: an unfit conductor takes no calls.
+#
+# Otherwise a conductor whose database does not answer, whose clock is wrong or
+# whose database is another cloud's would take its share of all calls, and fail
+# each of them. Other conductors serve them, or they wait in the broker until
+# their callers give up.
+
+
+FITNESS_INTERVAL = 1.0
+"""Seconds between two checks."""
+
+FITNESS_PATIENCE = 3.0
+"""Seconds that the database may take to answer."""
+
+MAX_APART = 30.0
+"""Seconds by which the clocks of a conductor and its database may differ."""
+
+
+def unfit(db: api.Database, masters: Collection[str],
+          own: Callable[[], float] = time.time) -> str:
+    """Return why nothing can be served from a database; empty: it can.
+
+    :param masters: IDs of the master keys; empty: calls are not signed
+    :param own: returns the seconds since the epoch by our own clock
+    """
+    try:
+        with db.reader() as session:
+            began = own()
+            now = session.execute(sa.select(clock.now())).scalar_one()
+            ended = own()
+            made_with = caller_key_db.masters(session) if masters else set()
+    except (exception.GPUPluginException, db_exception.DBError,
+            sa.exc.SQLAlchemyError) as exc:
+        reason = str(exc).partition('\n')[0]
+        return f'its database cannot be used: {reason}'
+    apart = max(began - now, now - ended)
+    if apart > MAX_APART:
+        return (f'its clock and that of its database are {apart:.0f} s apart; '
+                f'synchronise both')
+    if masters and not made_with:
+        return ('no caller has a key in its database: it is empty, or another '
+                'one than [database] connection should name; see '
+                '"gpgpu-manage key create"')
+    if masters and made_with.isdisjoint(masters):
+        return (f'the keys in its database were made with master key '
+                f'{", ".join(sorted(made_with))}, which is not in [gpgpu] '
+                f'keys_path: the database or the key is that of another cloud')
+    return ''
+
+
+class FitnessGate:
+    """RPC servers that serve as long as their conductor is fit.
+
+    :param masters: see ``unfit``
+    :param make: returns new servers. Those that were stopped may have calls
+        to answer while others serve already
+    :ivar reason: why they do not serve; empty: they do
+    """
+
+    def __init__(self, db: api.Database, masters: Collection[str],
+                 make: Callable[[], Sequence[rpc_transport.RPCServer]],
+                 ) -> None:
+        self._db = db
+        self._make = make
+        self._servers: Sequence[rpc_transport.RPCServer] = ()
+        self._ending: list[threading.Thread] = []
+        self._reading = threads.SingleFlightCache(
+            'fitness', lambda: unfit(db, masters), 0.0, FITNESS_PATIENCE)
+        self._thread = threads.PeriodicThread(
+            'gpgpu-fitness', (FITNESS_INTERVAL, self.check))
+        self.reason = ''
+
+    def start(self) -> None:
+        """Serve, unless the conductor is not fit, until ``stop``."""
+        self.check()
+        self._thread.start()
+
+    def check(self) -> None:
+        """Serve if the conductor is fit, otherwise do not."""
+        reason = self._reading.get()
+        if reason is None:
+            reason = ('its database has not answered for '
+                      f'{FITNESS_PATIENCE:.0f} s')
+            # Connections that nobody uses may be dead as well.
+            self._db.engine.dispose()
+        if reason:
+            if not self.reason:
+                LOG.error('This gpgpu-conductor takes no calls: %s', reason)
+            self._close()
+        elif not self._servers:
+            self._open()
+            if self.reason:
+                LOG.info('This gpgpu-conductor takes calls again')
+        self.reason = reason
+
+    def _open(self) -> None:
+        with contextlib.ExitStack() as started:
+            servers = self._make()
+            for server in servers:
+                server.start()
+                started.callback(_end, [server])
+            started.pop_all()
+        self._servers = servers
+
+    def _close(self) -> None:
+        if self._servers:
+            ending = threading.Thread(
+                target=_end, args=[self._servers], name='gpgpu-ending')
+            self._servers = ()
+            self._ending = [
+                *filter(threading.Thread.is_alive, self._ending), ending]
+            ending.start()
+
+    def stop(self) -> None:
+        """Take no more calls, and wait until all that were taken are answered.
+        """
+        self._thread.stop()
+        # Hosts, whose server is the first, answer what operators wait for.
+        for servers in (self._servers[1:], self._servers[:1]):
+            _end(servers)
+        self._servers = ()
+        for ending in self._ending:
+            ending.join()
+        self._reading.stop()
+
+
+def _end(servers: Sequence[rpc_transport.RPCServer]) -> None:
+    for server in servers:
+        server.stop()
+    for server in servers:
+        server.wait()
+
+
+# -- Leases of claims that nobody activated.
+#
+# A claim is granted to a build. If its caller gave up before the answer, or
+# died, only the host knows that nobody builds with it. It is notified until it
+# has ended or activated the claim. A silent host is not notified, since the
+# broker would keep the messages; when it returns, it sees from its digest that
+# its book lacks the claim.
+
+
+LEASE_INTERVAL = 60
+"""Seconds between two searches for expired leases."""
+
+
+class LeaseWatch:
+    """Tells hosts of expired leases.
+
+    :param silent_after: seconds without a call after which a host is silent
+    """
+
+    def __init__(self, db: api.Database, compute: compute_api.ComputeAPI,
+                 silent_after: float) -> None:
+        self._db = db
+        self._compute = compute
+        self._silent_after = silent_after
+        self._stopping = threading.Event()
+        self._searches = threads.PeriodicThread(
+            'gpgpu-leases', (LEASE_INTERVAL, self.run_once))
+
+    def run_once(self) -> list[str]:
+        """Tell every host that has an expired lease; never raises.
+
+        :returns: names of the hosts
+        """
+        try:
+            with self._db.reader() as session:
+                hosts = assignment_db.hosts_with_expired_lease(
+                    session, self._silent_after)
+        except Exception:
+            # The database's driver has errors of its own.
+            LOG.exception('Cannot search for expired leases; tried again '
+                          'in %s s', LEASE_INTERVAL)
+            return []
+        for host in hosts:
+            if self._stopping.is_set():
+                break
+            try:
+                self._compute.assignments_changed(
+                    gpgpu_context.admin(), host)
+            except Exception:
+                LOG.exception('Cannot notify %s of its expired leases; trying '
+                              'again in %s s', host, LEASE_INTERVAL)
+        return hosts
+
+    def start(self) -> None:
+        """Search in a thread of its own, until ``stop``."""
+        self._stopping.clear()
+        self._searches.start()
+
+    def stop(self) -> None:
+        """End the thread after the message under way."""
+        self._stopping.set()
+        self._searches.stop()

@@ -26,21 +26,21 @@ from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.objects import session as objects
+from gpgpu_plugin.objects import report
 
 LOG = logging.getLogger(__name__)
 
-_RESTORED = hold.HostHoldKind.RESTORED
+_RESTORED = device.HostHoldKind.RESTORED
 
 _HEARD_PRECISION = 60
 """Seconds; ``heard_at`` is not written more often by calls that change
 nothing else."""
 
 
-_LONGEST_VERSION = 64
+_MAX_VERSION = 64
 """Characters of a version that are stored; a host may send anything."""
 
 
@@ -63,21 +63,21 @@ def compare_timeout(host: str, wanted: float | None, limit: float) -> None:
             'gpgpu.conf', {'host': host, 'wanted': wanted, 'limit': limit})
 
 
-def begin(db: api.Database, request: objects.SessionRequest,
-          timeout: float, key_number: int | None = None) -> objects.Session:
+def begin(db: api.Database, request: report.SessionRequest,
+          timeout: float, key_number: int | None = None) -> report.Session:
     """Begin a session (Conductor.begin_session).
 
     :param timeout: seconds of silence after which another machine may speak
         for the host
     :param key_number: of the key that signed the call; None: it is not signed
     """
-    def work(session: orm.Session) -> objects.Session:
+    def work(session: orm.Session) -> report.Session:
         host = host_db.lock(session, request.host)
         if host is None:
             raise _HostUnknown
         return _begin(session, host, request, timeout, key_number)
 
-    def first(session: orm.Session) -> objects.Session:
+    def first(session: orm.Session) -> report.Session:
         host = (host_db.lock(session, request.host)
                 or _insert_host(session, request))
         return _begin(session, host, request, timeout, key_number)
@@ -90,8 +90,8 @@ def begin(db: api.Database, request: objects.SessionRequest,
 
 
 def _begin(session: orm.Session, host: host_db.HostRow,
-           request: objects.SessionRequest,
-           timeout: float, key_number: int | None) -> objects.Session:
+           request: report.SessionRequest,
+           timeout: float, key_number: int | None) -> report.Session:
     cloud = _check_cloud(session, request)
     _check_node(host, request)
     before = host_rows.load_one(session, host)
@@ -123,7 +123,7 @@ def _begin(session: orm.Session, host: host_db.HostRow,
                  restored=restored)
 
 
-def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
+def _check_cloud(session: orm.Session, request: report.SessionRequest) -> str:
     """Refuse a host of another cloud; return the UUID of this one."""
     cloud = caller_key_db.cloud(session)
     if request.cloud not in ('', cloud):
@@ -139,7 +139,7 @@ def _check_cloud(session: orm.Session, request: objects.SessionRequest) -> str:
 
 
 def _insert_host(session: orm.Session,
-                 request: objects.SessionRequest) -> host_db.HostRow:
+                 request: report.SessionRequest) -> host_db.HostRow:
     other = host_db.by_node_uuids(
         session, [request.node_uuid]).get(request.node_uuid)
     if other is not None:
@@ -165,12 +165,12 @@ def _insert_host(session: orm.Session,
     return host
 
 
-def _version(request: objects.SessionRequest) -> str:
-    return request.version[:_LONGEST_VERSION]
+def _version(request: report.SessionRequest) -> str:
+    return request.version[:_MAX_VERSION]
 
 
 def _check_node(host: host_db.HostRow,
-                request: objects.SessionRequest) -> None:
+                request: report.SessionRequest) -> None:
     if host.node_uuid != request.node_uuid:
         raise exception.Conflict(
             kind='host', name=host.name,
@@ -180,13 +180,13 @@ def _check_node(host: host_db.HostRow,
 
 
 def _knows_less(host: host_db.HostRow,
-                request: objects.SessionRequest) -> bool:
+                request: report.SessionRequest) -> bool:
     return (request.expected > host.session
             or request.generation > host.generation)
 
 
 def _check_machine(session: orm.Session, host: host_db.HostRow,
-                   request: objects.SessionRequest, timeout: float) -> None:
+                   request: report.SessionRequest, timeout: float) -> None:
     """Refuse another machine while the present one may be alive.
 
     :raises Fenced: naming what differs and what to do
@@ -199,7 +199,7 @@ def _check_machine(session: orm.Session, host: host_db.HostRow,
     difference = (
         'this start of nova-compute had a session and a newer one took its '
         'place' if request.superseded
-        else machine.difference(_machine(host), request.identity))
+        else host_rules.machine_difference(_machine(host), request.identity))
     if difference is not None:
         raise exception.Fenced(
             host=host.name,
@@ -219,13 +219,13 @@ def without_gpu(rows: host_rows.HostRows,
             if place != stable_id}))))
 
 
-def _machine(host: host_db.HostRow) -> machine.MachineIdentity:
+def _machine(host: host_db.HostRow) -> host_rules.MachineIdentity:
     return codec.from_primitive(
-        machine.MachineIdentity, json.loads(host.machine))
+        host_rules.MachineIdentity, json.loads(host.machine))
 
 
 def _accepted(session: orm.Session, rows: host_rows.HostRows,
-              request: objects.SessionRequest, *,
+              request: report.SessionRequest, *,
               restored: bool) -> host_rows.HostRows:
     """Return the rows of a host for which a new session speaks."""
     host = rows.host
@@ -241,9 +241,10 @@ def _accepted(session: orm.Session, rows: host_rows.HostRows,
         heard_at=clock.epoch(session), takeover=False,
         report_number=0, comparison_number=0,
         # While it was off, its cards may have been elsewhere: the same
-        # report is news (conductor.sightings).
+        # report is news (conductor.card_identity).
         report_digest=host.report_digest if not restored
-        and machine.is_same_boot(_machine(host), request.identity) else None,
+        and host_rules.is_same_boot(_machine(host), request.identity)
+        else None,
         # A new session alone does not change what a report would: settle
         # gives the host this generation.
         report_generation=generation + 1
@@ -253,13 +254,13 @@ def _accepted(session: orm.Session, rows: host_rows.HostRows,
 
 
 def _view(number: int, generation: int, cloud: str, *,
-          restored: bool) -> objects.Session:
-    return objects.Session(number=number, generation=generation,
-                           restored=restored, cloud=cloud)
+          restored: bool) -> report.Session:
+    return report.Session(number=number, generation=generation,
+                          restored=restored, cloud=cloud)
 
 
 def check(session: orm.Session, host: host_db.HostRow | None,
-          origin: objects.Origin | None, *, reported: bool = True) -> None:
+          origin: report.Origin | None, *, reported: bool = True) -> None:
     """Refuse a call as refuse() does, and note that the (locked) host called.
     """
     refuse(host, origin, reported=reported)
@@ -287,7 +288,7 @@ class _Host(typing.Protocol):
     def report_number(self) -> int: ...
 
 
-def refuse(host: _Host | None, origin: objects.Origin | None, *,
+def refuse(host: _Host | None, origin: report.Origin | None, *,
            reported: bool = True) -> None:
     """Refuse a call of whoever must not speak for the host.
 
@@ -324,7 +325,7 @@ def refuse(host: _Host | None, origin: objects.Origin | None, *,
             reason=f'session {host.session} has not reported its devices yet')
 
 
-def not_owner(origin: objects.Origin, change: str) -> exception.NotOwner:
+def not_owner(origin: report.Origin, change: str) -> exception.NotOwner:
     """Return the error of a call that changes what is not its host's.
 
     :param change: what it asks for, such as ``a change of host h2``
@@ -332,12 +333,12 @@ def not_owner(origin: objects.Origin, change: str) -> exception.NotOwner:
     return exception.NotOwner(change=change, host=origin.host)
 
 
-def _lost(origin: objects.Origin, reason: str) -> exception.SessionLost:
+def _lost(origin: report.Origin, reason: str) -> exception.SessionLost:
     return exception.SessionLost(
         host=origin.host, session=origin.session, reason=reason)
 
 
-def digest(db: api.Database, origin: objects.Origin) -> int:
+def digest(db: api.Database, origin: report.Origin) -> int:
     """Return the digest of a host (Conductor.digest).
 
     The host's row is not locked: a claim that waits must not make the host
@@ -349,7 +350,7 @@ def digest(db: api.Database, origin: objects.Origin) -> int:
         assert host is not None
         host_db.hear_if_free(session, host.id)
         active = assignment_db.of_hosts(session, [host.id])
-        return objects.digest(host.generation, (
+        return report.digest(host.generation, (
             (row.uuid, row.instance_uuid, row.role, row.migration_uuid)
             for row, *_ in active))
     return db.write(work)

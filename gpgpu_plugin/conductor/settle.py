@@ -3,9 +3,9 @@
 
 ``settle`` is the only writer of the rows of a host that exists. What makes a
 host, deletes it or marks all of them after a restore (sessions, admin.host),
-ended assignments of its book (adoption), when it called, and its last report
-have writers of their own. So have events of what changes no row of the host:
-where it is in the aggregate (isolation), and usage (examination).
+ended assignments of its book (restore_recovery), when it called, and its last
+report have writers of their own. So have events of what changes no row of the
+host: where it is in the aggregate (isolation), and usage (drift).
 No rule needs to ask whether a device must be cleaned after what the rule did:
 that is asked here. From the difference of the rows follow the capacities of
 types, the generation of the host, what is published and the beginning and end
@@ -25,9 +25,8 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import ledger
-from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
@@ -74,12 +73,12 @@ def settle(session: orm.Session, before: host_rows.HostRows,
     :returns: what the host offers after the transaction
     :raises Conflict: another writer changed a device since it was read
     """
-    after = recleaning.clean_again(after)
+    after = holds.clean_again(after)
     groups = capacity.groups(after)
     for verdict in after.verdicts:
         ledger.add(session, after.host.name, verdict.device, verdict.verdict,
                    reason=verdict.reason, actor=verdict.actor)
-    after = inventory.with_capacities(after, groups)
+    after = capacity.with_capacities(after, groups)
     if _is_news(before, after):
         after = after.change_host(generation=after.host.generation + 1,
                                   changed_at=clock.epoch(session))
@@ -92,7 +91,7 @@ def settle(session: orm.Session, before: host_rows.HostRows,
     _begin_usage(session, before, stored, ending.at)
     _end_usage(session, host_rows.ended(before, stored), ending)
     event_db.add_all(session, stored.host.name, after.events)
-    return inventory.inventory(stored.host, groups)
+    return capacity.inventory(stored.host, groups)
 
 
 _PUBLISHED_OF_HOST = ('node', 'problems', 'session')

@@ -14,17 +14,15 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import type_sync
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import group as group_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as rules
 
 
@@ -66,7 +64,7 @@ def plan(variants: Sequence[rules.Variant],
             place = _place(
                 variants, device, by_id.get(device.parent_id or ''),
                 places.get(device.parent_id or '', Place()))
-            # One that is assigned is in a guest already (adoption).
+            # One that is assigned is in a guest already.
             places[device.id] = place if device.id in kept else _supported(
                 variants, device, place)
     return places
@@ -85,14 +83,14 @@ def _supported(variants: Sequence[rules.Variant], device: group_rules.Device,
             or next((variant.unsupported_ok for variant in variants
                      if variant.name == place.variant), True)):
         return place
-    reason = unsupported.refusal(device.function, place.variant)
+    reason = gpu.unsupported_refusal(device.function, place.variant)
     return place if reason is None else Place(reason=reason)
 
 
 def _place(variants: Sequence[rules.Variant], device: group_rules.Device,
            parent: group_rules.Device | None, of_parent: Place) -> Place:
     """Return to which group a device belongs that need not keep its group."""
-    if hold.HoldKind.RETIRED in device.holds:
+    if device_rules.HoldKind.RETIRED in device.holds:
         return Place(reason='it is retired' if parent is None
                      else 'its GPU is retired')
     if device.function is None:
@@ -172,7 +170,7 @@ def matched(rows: host_rows.HostRows,
         row.id: row.enabled_types for row in variants.rows.values()})
     if rows.host.variants_version < rows.newest_version:
         rows = _with_settings(rows, variants)
-    return recleaning.clean_again(rows)
+    return holds.clean_again(rows)
 
 
 def up_to_date(session: orm.Session,
@@ -195,7 +193,7 @@ def _with_settings(rows: host_rows.HostRows,
                 for row in variants.rows.values()}
     for group in rows.bare_groups:
         if group.variant_version > version:
-            rows = recleaning.try_variant_again(rows, group)
+            rows = holds.try_variant_again(rows, group)
     return rows.put_groups([
         group if group.own_policy else dataclasses.replace(
             group, allocation_policy=policies[group.variant_id])
@@ -285,6 +283,6 @@ def _group(node_uuid: str, variants: Variants, name: str,
         allocation_policy=row.value.allocation_policy,
         variant_id=row.id, variant=row.value,
         variant_version=row.version, is_deleting=False,
-        types=[vgpu_type_db.VGPUTypeRow(
+        types=[group_db.VGPUTypeRow(
             id=0, vgpu_type=naming.PASSTHROUGH, listed=True,
             enabled=naming.PASSTHROUGH in row.enabled_types)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring hosts up to date with changes of variants.
+"""Changes of variants: their preview, and their way to all hosts.
 
 The transaction that changes a variant locks no host: it gives the change a
 number. Each transaction of a host first brings the host up to the newest
@@ -14,23 +14,31 @@ sweep, as one is on which the change fails.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import threading
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
 
 from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import casts
+from gpgpu_plugin.conductor import capacity
+from gpgpu_plugin.conductor import host_messages
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import variant as rules
+from gpgpu_plugin.objects import admin as objects
 from gpgpu_plugin.rpc import compute_api
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +48,7 @@ INTERVAL = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Caller:
+class SweepCaller:
     """Whoever waits until a variant is changed.
 
     :ivar check_wanted: raises if the caller has given up; then nothing is
@@ -55,11 +63,11 @@ class Caller:
     tell: Callable[[str], None] = lambda host: None
 
 
-PATIENT = Caller()
+PATIENT = SweepCaller()
 """A caller who waits until all hosts were tried."""
 
 
-def run(db: api.Database, caller: Caller = PATIENT) -> None:
+def run(db: api.Database, caller: SweepCaller = PATIENT) -> None:
     """Bring hosts up to date until all were tried; never raises.
 
     What is left, also if the caller's time is over, the next sweep does.
@@ -80,7 +88,7 @@ def run(db: api.Database, caller: Caller = PATIENT) -> None:
                       'variants; trying again in %s s', INTERVAL)
 
 
-def _try(db: api.Database, host_id: int, caller: Caller) -> None:
+def _try(db: api.Database, host_id: int, caller: SweepCaller) -> None:
     try:
         changed = db.write(functools.partial(_bring, host_id=host_id))
     except exception.ConductorUnavailable:
@@ -132,10 +140,12 @@ class VariantSweep:
 
     def run_once(self) -> None:
         """Bring all hosts up to date that are behind; never raises."""
-        run(self._db, Caller(is_over=self._stopped.is_set, tell=self._tell))
+        run(self._db,
+            SweepCaller(is_over=self._stopped.is_set, tell=self._tell))
 
     def _tell(self, host: str) -> None:
-        casts.notify(self._compute.refresh, gpgpu_context.admin(), host)
+        host_messages.notify_hosts(self._compute.refresh,
+                                   gpgpu_context.admin(), host)
 
     def wake(self) -> None:
         """Have the thread sweep at once."""
@@ -161,3 +171,61 @@ class VariantSweep:
             self._woken.set()
             self._thread.join()
             self._thread = None
+
+
+# -- Devices that hosts would clean if some variants were created.
+#
+# Nothing is locked or written.
+
+
+_State = device_rules.DeviceState
+
+
+def preview_page(session: orm.Session, wanted: Sequence[rules.Variant],
+                 limit: int, after: int) -> tuple[objects.VariantPreview, ...]:
+    """Return hosts that have devices with the ids of wanted variants.
+
+    :param limit: number of hosts at most
+    :param after: id of the host before the first one
+    """
+    ids = sorted({host_id for ids in {(variant.vendor, variant.device)
+                                      for variant in wanted}
+                  for host_id in device_db.host_ids_by_ids(
+                      session, *ids, after, limit)})[:limit]
+    variants = [*wanted, *(
+        row.value for row in variant_db.all(session)
+        if not row.deleting)]
+    return tuple(
+        objects.VariantPreview(
+            host=rows.host.name, host_id=rows.host.id, devices=_cleaned(
+                variants, {variant.name for variant in wanted}, rows))
+        for rows in host_rows.load(
+            session, host_db.by_ids(session, ids)).values())
+
+
+def _cleaned(variants: Sequence[rules.Variant], wanted: Collection[str],
+             rows: host_rows.HostRows) -> dict[str, int]:
+    """Return the numbers of devices of a host that it would clean.
+
+    :returns: by the name of the wanted variant
+    """
+    names = {group.id: group.variant.name for group in rows.bare_groups}
+    places = variant_matching.plan(variants, capacity.devices(rows), {
+        device.stable_id: names[device.group_id] for device in rows.devices
+        if device.group_id is not None})
+    by_name = {variant.name: variant for variant in variants
+               if variant.name in wanted}
+    counts = collections.Counter[str]()
+    for device in rows.devices:
+        variant = by_name.get(places[device.stable_id].variant or '')
+        if (variant is not None and not device_rules.is_withdrawn(device.holds)
+                and _is_cleaned(device, variant)):
+            counts[variant.name] += 1
+    return dict(counts)
+
+
+def _is_cleaned(device: host_rows.Device, variant: rules.Variant) -> bool:
+    """Return whether a device is cleaned when its group has this variant."""
+    return device.state == _State.DIRTY or (
+        device.state == _State.AVAILABLE and capacity.must_be_cleaned(
+            device, variant, offers_whole=True))

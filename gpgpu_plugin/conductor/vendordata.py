@@ -23,8 +23,8 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import http_server
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
@@ -179,7 +179,7 @@ class _Answers:
     def __init__(self, db: api.Database) -> None:
         self._db = db
         self._executor = futures.ThreadPoolExecutor(
-            concurrency.VENDORDATA_THREADS,
+            threads.VENDORDATA_THREADS,
             thread_name_prefix='gpgpu-vendordata')
 
     def ask(self, instance_uuid: str, project_id: str) -> object:
@@ -213,7 +213,7 @@ class Vendordata:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._answers: _Answers | None = None
-        self._listener: http_server.Listener | None = None
+        self._listener: http_server.HTTPListener | None = None
         value = conf.gpgpu_conductor.vendordata_bind
         self._address = http_server.parse(value, OPTION) if value else None
         if self._address is None:
@@ -239,7 +239,7 @@ class Vendordata:
         handler = type('Handler', (_Handler,), {
             'authorization': self._authorization,
             'ask': staticmethod(self._answers.ask)})
-        self._listener = http_server.Listener(
+        self._listener = http_server.HTTPListener(
             self._address, OPTION, handler, CONNECTIONS)
         address = self._listener.start()
         LOG.info('Dynamic vendordata for Nova is served at http://%s/',

@@ -22,21 +22,21 @@ from gpgpu_plugin.conductor import why_not
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import clock
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import what_if
 from gpgpu_plugin.domain import why_not as why_not_rules
-from gpgpu_plugin.objects import what_if as objects
-from gpgpu_plugin.rpc import why_not_contract
+from gpgpu_plugin.objects import forecast
+from gpgpu_plugin.rpc import conductor_contract
 
-_AT_ONCE = why_not_contract.HOSTS_AT_ONCE
-_Hosts = dict[str, why_not_rules.Host]
+_AT_ONCE = conductor_contract.EXAMINED_HOSTS_AT_ONCE
+_Hosts = dict[str, why_not_rules.ExaminedHost]
 _Type = tuple[str, str, str]
 
 
 def leaving(db: api.Database,
-            hosts: Sequence[str]) -> tuple[objects.Leaving, ...]:
+            hosts: Sequence[str]) -> tuple[forecast.Leaving, ...]:
     """Return who has devices on hosts (Conductor.what_if_leaving)."""
     with db.reader() as session:
         rows = [host_db.get(session, name) for name in dict.fromkeys(hosts)]
@@ -49,7 +49,7 @@ def leaving(db: api.Database,
         for assignment in loaded[row.id].assignments:
             found.setdefault((row.name, assignment.instance_uuid), []).append(
                 assignment)
-    return tuple(objects.Leaving(
+    return tuple(forecast.Leaving(
         instance_uuid=instance, host=host,
         resources=dict(collections.Counter(
             assignment.resource_class for assignment in assignments)),
@@ -60,11 +60,11 @@ def leaving(db: api.Database,
         for (host, instance), assignments in found.items())
 
 
-def drain(db: api.Database, question: objects.DrainQuestion, *,
-          silent_after: float | None = None) -> objects.DrainAnswer:
+def drain(db: api.Database, question: forecast.DrainQuestion, *,
+          silent_after: float | None = None) -> forecast.DrainAnswer:
     """Return where instances would go (Conductor.what_if_drain).
 
-    :param silent_after: see conductor.host_states
+    :param silent_after: see conductor.admin.host
     """
     _check(question)
     names = list(question.leaving)
@@ -79,13 +79,13 @@ def drain(db: api.Database, question: objects.DrainQuestion, *,
         kinds = [_kind(session, kind, len(names), hosts, {
             *question.hosts, *closed, *kind.closed})
             for kind in question.kinds]
-        before = vgpu_type_db.remaining(session, {
+        before = group_db.remaining_types(session, {
             group.variant.name for host in hosts.values()
             for group in host.groups}, closed)
     plan = what_if.plan(
         hosts, question.free, kinds, list(question.leaving.values()))
-    return objects.DrainAnswer(
-        moves=tuple(objects.Move(
+    return forecast.DrainAnswer(
+        moves=tuple(forecast.Move(
             instance_uuid=names[number],
             target=None if node is None else hosts[node].name)
             for number, node in plan.targets.items()),
@@ -93,17 +93,17 @@ def drain(db: api.Database, question: objects.DrainQuestion, *,
             hosts, drained.keys(), closed, plan)), examined=len(hosts))
 
 
-def _check(question: objects.DrainQuestion) -> None:
+def _check(question: forecast.DrainQuestion) -> None:
     """Refuse a question that would take too long.
 
     :raises Invalid: its numbers are too large, or make no sense
     """
-    most = why_not_contract.LEAVING_AT_ONCE
+    most = conductor_contract.LEAVING_AT_ONCE
     for field, count, limit in (
             ('instances', len(question.leaving), most),
             ('kinds', len(question.kinds), most),
             ('candidates', sum(len(kind.options) for kind in question.kinds),
-             why_not_contract.OPTIONS_AT_ONCE),
+             conductor_contract.OPTIONS_AT_ONCE),
             *(('kind', number, len(question.kinds) - 1)
               for number in question.leaving.values())):
         if not 0 <= count <= limit:
@@ -112,7 +112,8 @@ def _check(question: objects.DrainQuestion) -> None:
                 expected=f'at most {limit}; name fewer hosts')
 
 
-def _load(session: orm.Session, known: Mapping[str, why_not_rules.Host],
+def _load(session: orm.Session,
+          known: Mapping[str, why_not_rules.ExaminedHost],
           rows: Iterable[host_db.HostRow]) -> _Hosts:
     """Return hosts that are not known yet, by the UUID of their node."""
     new = [row for row in rows if row.node_uuid not in known]
@@ -121,8 +122,8 @@ def _load(session: orm.Session, known: Mapping[str, why_not_rules.Host],
         row.name, found[row.id], None) for row in new}
 
 
-def _kind(session: orm.Session, asked: what_if.Kind, needed: int,
-          hosts: _Hosts, closed: Collection[str]) -> what_if.Kind:
+def _kind(session: orm.Session, asked: what_if.InstanceKind, needed: int,
+          hosts: _Hosts, closed: Collection[str]) -> what_if.InstanceKind:
     """Return a kind with options on as many hosts as can matter.
 
     If as many hosts can take one as there are instances, one of the hosts is
@@ -150,7 +151,8 @@ def _kind(session: orm.Session, asked: what_if.Kind, needed: int,
 
 # -- capacity ---------------------------------------------------------------
 
-def _lost(hosts: Mapping[str, why_not_rules.Host], drained: Collection[str],
+def _lost(hosts: Mapping[str, why_not_rules.ExaminedHost],
+          drained: Collection[str],
           closed: Collection[str], plan: what_if.Plan) -> Mapping[_Type, int]:
     """Return how many units a plan takes from those that all hosts have.
 
@@ -167,13 +169,14 @@ def _lost(hosts: Mapping[str, why_not_rules.Host], drained: Collection[str],
 
 
 def _capacities(before: Mapping[tuple[str, str], int],
-                lost: Mapping[_Type, int]) -> tuple[objects.Capacity, ...]:
+                lost: Mapping[_Type, int]) -> tuple[forecast.CapacityChange,
+                                                    ...]:
     """Return what is left of the types of which something is lost.
 
     :param before: units of all hosts, by variant and type
     """
     return tuple(
-        objects.Capacity(
+        forecast.CapacityChange(
             variant=variant, vgpu_type=vgpu_type, resource_class=name,
             before=before[variant, vgpu_type],
             after=before[variant, vgpu_type] - count)
@@ -181,7 +184,7 @@ def _capacities(before: Mapping[tuple[str, str], int],
         if (variant, vgpu_type) in before)
 
 
-def _available(host: why_not_rules.Host) -> dict[_Type, int]:
+def _available(host: why_not_rules.ExaminedHost) -> dict[_Type, int]:
     return {
         (group.variant.name, offered.vgpu_type,
          group.resource_class(offered.vgpu_type)): group.available(offered)

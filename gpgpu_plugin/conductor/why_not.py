@@ -11,25 +11,25 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import host_states
+from gpgpu_plugin.conductor.admin import host as host_mod
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain import why_not as rules
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.objects import why_not as objects
-from gpgpu_plugin.rpc import why_not_contract
+from gpgpu_plugin.objects import forecast
+from gpgpu_plugin.rpc import conductor_contract
 
 
 def page(db: api.Database, request: request_mod.Request,
          guest_nodes: int | None, host: str | None, limit: int,
          marker: str | None, *, silent_after: float | None = None,
-         ) -> tuple[objects.HostAnswer, ...]:
+         ) -> tuple[forecast.HostAnswer, ...]:
     """Return a page of answers (Conductor.why_not).
 
-    :param silent_after: see conductor.host_states
+    :param silent_after: see conductor.admin.host
     """
     if limit < 1:
         raise exception.Invalid(
@@ -38,12 +38,13 @@ def page(db: api.Database, request: request_mod.Request,
         ours = own_demands(session, request)
         hosts = ([host_db.get(session, host)] if host is not None
                  else host_db.listed(session, min(
-                     limit, why_not_contract.HOSTS_AT_ONCE), marker))
+                     limit, conductor_contract.EXAMINED_HOSTS_AT_ONCE),
+                                     marker))
         loaded = host_rows.load(session, hosts)
-        states = host_states.HostStates(session, silent_after)
+        states = host_mod.HostStates(session, silent_after)
         values = [host_value(row.name, loaded[row.id], states.of(row.name))
                   for row in hosts]
-    return tuple(objects.HostAnswer(
+    return tuple(forecast.HostAnswer(
         host=row.name, node_uuid=row.node_uuid,
         findings=rules.findings(value, ours, guest_nodes),
         advice=rules.advice(value, ours, guest_nodes))
@@ -68,13 +69,13 @@ def own_demands(session: orm.Session,
 
 
 def host_value(name: str, rows: host_rows.HostRows,
-               state: host_state.HostState | None) -> rules.Host:
+               state: host_rules.HostState | None) -> rules.ExaminedHost:
     """Return a host as ``domain.why_not`` takes it.
 
     :param state: None: not known
     """
-    return rules.Host(
-        name=name, state=state or host_state.HostState.UP,
+    return rules.ExaminedHost(
+        name=name, state=state or host_rules.HostState.UP,
         groups=tuple(group.value for group in capacity.groups(rows)
                      if group.value.devices),
         users={assignment.device.stable_id: assignment.instance_uuid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that an operator withdraws from instances, or has cleaned now.
+"""Devices that operators withdraw, clean or accept as clean.
 
 Guests get a whole GPU, or its VFs, never both: a hold of a GPU holds its VFs,
 and a GPU that has VFs is released and cleaned by releasing and cleaning these.
@@ -14,17 +14,20 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import holds
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.db import api
+from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import ledger as ledger_rules
 
 _State = device_rules.DeviceState
 _Rows = host_rows.HostRows
@@ -37,13 +40,14 @@ def quarantine(db: api.Database, uuid: str, reason: str, actor: str) -> None:
 
     def rule(rows: _Rows, device: _Device) -> _Rows:
         check_no_mdev(rows, device, 'quarantined')
-        if hold.HoldKind.RETIRED in device.holds:
+        if device_rules.HoldKind.RETIRED in device.holds:
             raise refused(rows, device, device_rules.refusal(
                 device_rules.RETIRED, 'quarantined'))
-        if hold.HoldKind.QUARANTINED in rows.holds_of(device):
+        if device_rules.HoldKind.QUARANTINED in rows.holds_of(device):
             raise refused(rows, device, _already(rows, device))
         return holds.add(
-            rows, device, hold.HoldKind.QUARANTINED, reason, actor).note(
+            rows, device, device_rules.HoldKind.QUARANTINED, reason,
+            actor).note(
                 'quarantine', [device], reason + (
                     ' (when its assignment ends)'
                     if device.state in device_rules.ASSIGNED_STATES else ''))
@@ -128,7 +132,7 @@ def remove_vfs_advice(host_name: str, gpu: device_db.DeviceRow) -> str:
 
 
 def release(rows: _Rows, device: _Device, actor: str,
-            kinds: Collection[hold.HoldKind]) -> _Rows:
+            kinds: Collection[device_rules.HoldKind]) -> _Rows:
     """Remove what withdraws a device, and have it cleaned.
 
     On an assigned device the hold that waits is removed. A GPU stands for its
@@ -159,7 +163,7 @@ def _not_withdrawn(rows: _Rows, device: _Device,
                    parts: Sequence[_Device]) -> str:
     """Return why a device has none of the holds that are to be removed."""
     own, gpu = rows.holds_of(device), rows.gpu_of(device)
-    withdrawn = hold.shown_as(rows.holds_of(gpu))
+    withdrawn = device_rules.shown_as(rows.holds_of(gpu))
     if withdrawn is not None and gpu is not device:
         return (f'it cannot be released: its GPU {gpu.address} is '
                 f'{withdrawn}; name the GPU, {gpu.uuid}')
@@ -236,3 +240,75 @@ def _check_cleanable(rows: _Rows, device: _Device,
                 device_db.pci_function(device))
     if reason is not None:
         raise refused(rows, device, f'it cannot be cleaned: {reason}')
+
+
+# -- New devices that an operator takes as clean without a cleaning.
+#
+# Nobody of this cloud has used them on their host. Of a device that is not
+# new, only a cleaning proves anything.
+
+
+def accept_clean(db: api.Database, uuids: Sequence[str], reason: str,
+                 actor: str) -> None:
+    """Take new devices of one host as clean (Conductor.device_accept)."""
+    check_reason(reason)
+    if not uuids:
+        raise exception.Invalid(
+            field='devices', value=uuids, expected='at least one')
+
+    host_id = device_db.host_id(db, uuids[0])
+    with db.reader() as session:
+        # None of the others is assigned before it is accepted.
+        used = assignment_db.last_of(
+            session, host_rows.load_one(
+                session, *host_db.by_ids(session, [host_id])).by_id)
+
+    def rule(rows: host_rows.HostRows,
+             _: host_rows.Device) -> host_rows.HostRows:
+        found = list(dict.fromkeys(
+            part for uuid in uuids
+            for part in _acceptable(rows, rows.device(uuid), used)))
+        for part in found:
+            rows = _accept(rows, part, reason, actor)
+        return rows.note('accept', found, reason)
+    change(db, uuids[0], rule)
+
+
+def _acceptable(rows: host_rows.HostRows,
+                device: host_rows.Device,
+                used: Collection[int]) -> list[host_rows.Device]:
+    """Return the parts of a device that are to be accepted.
+
+    :param used: ids of devices that were assigned once
+    :raises Conflict: there is none, and why
+    """
+    check_no_mdev(rows, device, 'accepted')
+    parts = parts_of(rows, device)
+    withdrawn = device_rules.shown_as({
+        kind for part in parts for kind in part.holds})
+    if withdrawn is not None:
+        raise refused(rows, device, device_rules.refusal(
+            withdrawn, 'accepted'))
+    dirty = [part for part in parts if part.state == _State.DIRTY]
+    found = [part for part in dirty
+             if part.cleaned_steps is None and part.id not in used
+             and not holds.lost_unclean_vf(rows, part)]
+    if found:
+        return found
+    raise refused(rows, device, (
+        'it cannot be accepted: it is dirty, and not new, so that only a '
+        'cleaning makes it clean; wait, or have it cleaned with "gpgpu-manage '
+        'device release"') if dirty else device_rules.refusal(
+            parts[0].state, 'accepted'))
+
+
+def _accept(rows: host_rows.HostRows, device: host_rows.Device,
+            reason: str, actor: str) -> host_rows.HostRows:
+    return rows.record(
+        device, ledger_rules.Verdict.ACCEPTED, cleaning.shortened(reason),
+        actor).apply(
+            device, device_rules.DeviceEvent.ACCEPT,
+            cleaned_steps=cleaning.SEPARATOR.join(
+                capacity.required_steps(
+                    device, rows.cleaning_policy(device))),
+            clean_token=None, clean_attempt=None, reason=None)

@@ -17,7 +17,6 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import page
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
@@ -176,7 +175,7 @@ def listed(session: orm.Session, host: str | None = None,
             .where(TABLE.c.uuid == marker)).first()
         if place is None:
             raise exception.NotFound(kind='assignment', name=marker)
-        query = query.where(page.after(_ORDER, place))
+        query = query.where(tables.page_after(_ORDER, place))
     if host is not None:
         query = query.where(tables.HOSTS.c.name == host)
     if instance_uuid is not None:

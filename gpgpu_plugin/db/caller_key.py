@@ -23,15 +23,14 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import column
 from gpgpu_plugin.db import tables
 
 TABLE = sa.Table(
-    'caller_keys', column.METADATA,
+    'caller_keys', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('kind', sa.String(16), nullable=False,
               comment='Kind of the caller, such as "host".'),
-    sa.Column('name', column.NAME, nullable=False,
+    sa.Column('name', tables.NAME, nullable=False,
               comment='Name of the caller, such as that of the host.'),
     sa.Column('number', sa.Integer, nullable=False,
               comment='Random number of the key.'),
@@ -44,7 +43,7 @@ TABLE = sa.Table(
     sa.UniqueConstraint('kind', 'name', 'number'))
 
 CALLS = sa.Table(
-    'executed_calls', column.METADATA,
+    'executed_calls', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('nonce', sa.String(64), nullable=False,
               comment='Nonce of the signature.'),
@@ -55,9 +54,9 @@ CALLS = sa.Table(
     sa.Index(None, 'until'))
 
 CLOUDS = sa.Table(
-    'clouds', column.METADATA,
+    'clouds', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('uuid', column.UUID, nullable=False,
+    sa.Column('uuid', tables.UUID, nullable=False,
               comment='Made with the table; hosts keep it.'))
 
 _USE = sa.insert(CALLS).inline()

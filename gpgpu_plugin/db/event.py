@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Table ``events``: the history, written in the transaction that it records.
 
-The author of an event is that of the transaction (db.author). Those of
-refusals, which change nothing, are stored later (conductor.refusal_events).
+The author of an event is that of the transaction (db.transaction). Those of
+refusals, which change nothing, are stored later (conductor.refusals).
 
 An event has the notifications of what happened to its device and its
 assignment, and a row in ``unsent`` until they are sent (db.outbox). A change
@@ -29,17 +29,14 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import author
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import column
-from gpgpu_plugin.db import journal
 from gpgpu_plugin.db import notification as notification_db
+from gpgpu_plugin.db import tables
+from gpgpu_plugin.db import transaction
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import event
-from gpgpu_plugin.domain import notification
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import event as event_obj
-from gpgpu_plugin.objects import notification as notification_obj
+from gpgpu_plugin.objects import history
 from gpgpu_plugin.objects import scheduling
 
 if typing.TYPE_CHECKING:
@@ -56,21 +53,21 @@ Published = tuple[Row, Sequence[notification_db.Notification]]
 """An event with its notifications."""
 
 TABLE = sa.Table(
-    'events', column.METADATA,
+    'events', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('at', sa.DateTime, nullable=False,
               comment='When it happened (UTC).'),
     sa.Column('kind', sa.String(32), nullable=False, comment='What happened.'),
-    sa.Column('host', column.NAME,
+    sa.Column('host', tables.NAME,
               comment='Name of the host that it concerns, if any.'),
-    sa.Column('device_uuid', column.UUID,
+    sa.Column('device_uuid', tables.UUID,
               comment='UUID of the device that it concerns, if any.'),
-    sa.Column('assignment_uuid', column.UUID,
+    sa.Column('assignment_uuid', tables.UUID,
               comment='UUID of the assignment that it concerns, if any.'),
-    sa.Column('instance_uuid', column.UUID,
+    sa.Column('instance_uuid', tables.UUID,
               comment='UUID of the instance that it concerns, if any.'),
-    sa.Column('project_id', column.NAME, comment='Project of that instance.'),
-    sa.Column('actor', column.NAME, nullable=False,
+    sa.Column('project_id', tables.NAME, comment='Project of that instance.'),
+    sa.Column('actor', tables.NAME, nullable=False,
               comment='Who caused it, such as "host compute1".'),
     sa.Column('request_id', sa.String(40),
               comment='Request of the user to Nova, or else the call that '
@@ -80,7 +77,7 @@ TABLE = sa.Table(
     sa.Column('detail', sa.Text, comment='Further information for operators.'),
     sa.Column('count', sa.Integer, nullable=False, default=1,
               comment='How many refusals the row stands for.'),
-    sa.Column('notifications', column.LONG_TEXT,
+    sa.Column('notifications', tables.LONG_TEXT,
               comment='JSON of the messages that publish it, with the facts '
               'of then; NULL: there are none.'),
     sa.Index(None, 'device_uuid'),
@@ -92,7 +89,7 @@ TABLE = sa.Table(
     sa.Index(None, 'request_id'), sqlite_autoincrement=True)
 
 UNSENT = sa.Table(
-    'unsent', column.METADATA,
+    'unsent', tables.METADATA,
     sa.Column('event_id', sa.Integer, primary_key=True, autoincrement=False,
               comment='Event of which the broker has not confirmed all '
               'notifications.'))
@@ -106,11 +103,11 @@ _COUNT = (
     sa.update(TABLE).where(TABLE.c.id == sa.bindparam('event_id'))
     .values(count=TABLE.c['count'] + sa.bindparam('more')))
 _INFO = tuple(TABLE.c[field.name]
-              for field in dataclasses.fields(event_obj.EventInfo))
+              for field in dataclasses.fields(history.EventInfo))
 
 # Characters that the columns take.
 _UUID = 36
-_LONGEST = 255
+_MAX_LENGTH = 255
 _REASON = 64
 
 
@@ -139,7 +136,8 @@ def add_all(session: orm.Session, host: str | None,
     for happened in events:
         _log(session, host, happened)
         common = _values(
-            author.of(session), happened.kind, host, happened.detail)
+            transaction.author_of(session), happened.kind, host,
+            happened.detail)
         rows += [common | _objects(device, assignment)
                  for device, assignment in happened.objects]
 
@@ -152,8 +150,8 @@ def write(session: orm.Session) -> None:
     about = {found[0][name]: found for found in events
              for name in ('device_uuid', 'assignment_uuid')}
     for event_type, payload in notification_db.take(session):
-        assert isinstance(payload, (notification_obj.DevicePayload,
-                                    notification_obj.AssignmentPayload))
+        assert isinstance(payload, (history.DevicePayload,
+                                    history.AssignmentPayload))
         if payload.uuid not in about:
             about[payload.uuid] = _of_notification(
                 session, event_type, payload), []
@@ -167,16 +165,18 @@ def write(session: orm.Session) -> None:
 
 
 def _of_notification(
-        session: orm.Session, event_type: notification.EventType,
-        payload: (notification_obj.DevicePayload
-                  | notification_obj.AssignmentPayload)) -> Row:
+        session: orm.Session, event_type: event.EventType,
+        payload: (history.DevicePayload
+                  | history.AssignmentPayload)) -> Row:
     """Return the event of a change that has no other one."""
-    if isinstance(payload, notification_obj.DevicePayload):
-        return _values(author.of(session), 'update', payload.host, None) | {
+    if isinstance(payload, history.DevicePayload):
+        return _values(transaction.author_of(session), 'update', payload.host,
+                       None) | {
             **_objects(None, None), 'device_uuid': payload.uuid}
-    is_exists = event_type == notification.EventType.ASSIGNMENT_EXISTS
+    is_exists = event_type == event.EventType.ASSIGNMENT_EXISTS
     return _values(
-        author.of(session), 'exists' if is_exists else 'usage', payload.host,
+        transaction.author_of(session), 'exists' if is_exists else 'usage',
+        payload.host,
         None) | {
             'device_uuid': payload.device_uuid,
             'assignment_uuid': payload.uuid,
@@ -184,19 +184,19 @@ def _of_notification(
             'project_id': payload.project_id}
 
 
-def denied(by: author.Author, request: claim_obj.ClaimRequest,
+def denied(by: transaction.Author, request: claim_obj.ClaimRequest,
            reason: str, detail: str) -> Published:
     """Return the event of a claim that is denied, but for its time."""
     row = _values(by, 'claim_denied', request.host, detail) | {
         # Of a claim that may be malformed.
         'instance_uuid': request.instance_uuid[:_UUID],
-        'project_id': request.project_id[:_LONGEST],
+        'project_id': request.project_id[:_MAX_LENGTH],
         'reason': reason[:_REASON]}
     return row, [notification_db.refused(
         row, 'gpgpu-conductor', {str(row['reason']): 1}, None)]
 
 
-def filtered(by: author.Author,
+def filtered(by: transaction.Author,
              refusal: scheduling.FilterRefusal) -> Published:
     """Return the event of a decision in which a filter refused hosts."""
     row = _values(by, 'filter_refused', None, refusal.text) | {
@@ -208,13 +208,13 @@ def filtered(by: author.Author,
         row, refusal.filter, refusal.reasons, refusal.passed)]
 
 
-def no_candidate(by: author.Author, instance_uuid: str,
+def no_candidate(by: transaction.Author, instance_uuid: str,
                  project_id: str | None, detail: str) -> Published:
     """Return the event of a request without a candidate, but for its time."""
     row = _values(by, 'no_candidate', None, detail) | {
         'instance_uuid': instance_uuid[:_UUID],
-        'project_id': project_id and project_id[:_LONGEST],
-        'reason': notification.NO_CANDIDATE}
+        'project_id': project_id and project_id[:_MAX_LENGTH],
+        'reason': event.NO_CANDIDATE}
     return row, [notification_db.refused(row, 'placement', {}, 0)]
 
 
@@ -263,7 +263,7 @@ def _log(session: orm.Session, host: str | None, happened: Event) -> None:
     if level is None or not objects:
         return
     parts = [f'{kind} on {host}' if host else kind,
-             f'by {author.of(session).actor}']
+             f'by {transaction.author_of(session).actor}']
     addresses = [device.address for device, _ in objects if device]
     if addresses:
         parts.append(f'device {", ".join(addresses)}')
@@ -271,14 +271,14 @@ def _log(session: orm.Session, host: str | None, happened: Event) -> None:
         parts.append(f'instance {instance}')
     if detail:
         parts.append(cleaning.shortened(detail))
-    journal.note(session, level, '; '.join(parts))
+    transaction.note_line(session, level, '; '.join(parts))
 
 
-def _values(by: author.Author, kind: event.Kind, host: str | None,
+def _values(by: transaction.Author, kind: event.Kind, host: str | None,
             detail: str | None) -> Row:
     return {
         'kind': kind, 'host': host,
-        'actor': by.actor[:_LONGEST], 'request_id': by.request_id,
+        'actor': by.actor[:_MAX_LENGTH], 'request_id': by.request_id,
         'detail': detail and cleaning.shortened(detail)}
 
 
@@ -292,8 +292,8 @@ def _objects(device: device_db.DeviceRow | None,
         'project_id': assignment.project_id if assignment else None}
 
 
-def listed(session: orm.Session, wanted: event_obj.EventFilter, limit: int,
-           after: int | None = None) -> tuple[event_obj.EventInfo, ...]:
+def listed(session: orm.Session, wanted: history.EventFilter, limit: int,
+           after: int | None = None) -> tuple[history.EventInfo, ...]:
     """Return events, the one that was stored last first.
 
     :param after: id of the event before the first one
@@ -303,13 +303,13 @@ def listed(session: orm.Session, wanted: event_obj.EventFilter, limit: int,
     if after is not None:
         query = query.where(ids < after)
     return tuple(
-        event_obj.EventInfo(**{
+        history.EventInfo(**{
             **row, 'at': row['at'].isoformat(timespec='seconds') + 'Z'})
         for row in session.execute(
             query.order_by(ids.desc()).limit(limit)).mappings())
 
 
-def _conditions(wanted: event_obj.EventFilter,
+def _conditions(wanted: history.EventFilter,
                 ) -> Iterator[sa.ColumnElement[bool]]:
     for of_event, value in (
             (TABLE.c.host, wanted.host),

@@ -14,12 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
 
 
 class DeviceCount(typing.NamedTuple):
@@ -40,7 +39,7 @@ class DeviceCount(typing.NamedTuple):
     number: int
 
 
-class Capacity(typing.NamedTuple):
+class CapacityGauge(typing.NamedTuple):
     """Capacity of groups for a type that is enabled.
 
     ``host``: None: of all hosts.
@@ -65,7 +64,7 @@ class HeardHost(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Gauges:
+class GaugeReading:
     """Numbers of the cloud at one time.
 
     :ivar notifications: events whose notifications wait to be sent
@@ -73,12 +72,12 @@ class Gauges:
 
     notifications: int
     devices: Sequence[DeviceCount]
-    capacities: Sequence[Capacity]
+    capacities: Sequence[CapacityGauge]
     hosts: Sequence[HeardHost]
 
 
 def read(session: orm.Session, *, per_host: bool,
-         silent_after: float = 1e10) -> Gauges:
+         silent_after: float = 1e10) -> GaugeReading:
     """Return the numbers of all live hosts.
 
     :param per_host: count each host by itself
@@ -87,7 +86,7 @@ def read(session: orm.Session, *, per_host: bool,
     """
     is_silent = tables.HOSTS.c.heard_at < clock.now() - silent_after
     host = tables.HOSTS.c.name if per_host else sa.null()
-    return Gauges(
+    return GaugeReading(
         notifications=outbox.number(session),
         # The sum of integers is a decimal number on some databases.
         devices=[
@@ -95,7 +94,7 @@ def read(session: orm.Session, *, per_host: bool,
             for name, variant, state, enabled, health, number
             in session.execute(_devices(host))],
         capacities=[
-            Capacity(name, variant, vgpu_type, int(most), int(remaining))
+            CapacityGauge(name, variant, vgpu_type, int(most), int(remaining))
             for name, variant, vgpu_type, most, remaining
             in session.execute(_capacities(host, is_silent))],
         hosts=[HeardHost(name, heard_at, bool(silent))
@@ -132,15 +131,15 @@ def _counts() -> sa.Subquery:
     MariaDB takes longer to count by names, and to look up the vGPUs of each
     device.
     """
-    device, ranks = tables.DEVICES.c, device_list.ranks_of_vgpus()
+    device, ranks = tables.DEVICES.c, device_db.ranks_of_vgpus()
     devices = (
         sa.select(device.host_id, device.group_id,
-                  (~hold_db.is_held([hold.HoldKind.DISABLED])).label(
+                  (~hold_db.is_held([device_rules.HoldKind.DISABLED])).label(
                       'enabled'), device.health,
-                  device_list.shown_state_by(ranks.c.rank).label('state'))
+                  device_db.shown_state_by(ranks.c.rank).label('state'))
         .outerjoin(ranks, ranks.c.parent_id == device.id)
         .where(device.kind == str(device_rules.DeviceKind.PCI),
-               ~device_list.is_retired())
+               ~device_db.is_retired())
         .subquery())
     return (sa.select(devices, sa.func.count().label('number'))
             .group_by(*devices.c).subquery())
@@ -151,8 +150,8 @@ def _capacities(host: _Name,
     vgpu_type = tables.TYPES.c
     remaining = sa.case(
         (sa.or_(is_silent, *map(hold_db.is_host_held, (
-            hold.HostHoldKind.RESTORED,
-            hold.HostHoldKind.SERVICE_DISABLED))), 0),
+            device_rules.HostHoldKind.RESTORED,
+            device_rules.HostHoldKind.SERVICE_DISABLED))), 0),
         else_=vgpu_type.remaining_capacity)
     return (
         sa.select(host.label('host'), tables.VARIANTS.c.name,

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of ``host_gpu_groups``, with all rows that belong to a group."""
+"""Rows of groups and of their vGPU types."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -14,10 +15,8 @@ from sqlalchemy import orm
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import page
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import variant as variant_rules
@@ -50,7 +49,7 @@ class GroupRows:
     variant: variant_rules.Variant
     variant_version: int
     is_deleting: bool
-    types: Sequence[vgpu_type_db.VGPUTypeRow]
+    types: Sequence[VGPUTypeRow]
     draining: bool = False
     devices: Sequence[device_db.DeviceRow] = ()
     foreign_vgpus: Sequence[device_db.DeviceRow] = ()
@@ -144,7 +143,7 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
     """
     query = _of_live_hosts(
         sa.select(tables.HOSTS.c.name, tables.GROUPS.c.id, *variant_db.COLUMNS,
-                  *vgpu_type_db.COLUMNS), host, variant).join(
+                  *TYPE_COLUMNS), host, variant).join(
             tables.TYPES, tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
     if vgpu_type is not None:
         query = query.where(tables.TYPES.c.vgpu_type == vgpu_type)
@@ -155,7 +154,7 @@ def types_listed(session: orm.Session, limit: int, host: str | None = None,
         query = query.where(tables.TYPES.c.enabled)
     of_type = 2 + len(variant_db.COLUMNS)
     return [TypeOfGroup(row[0], row[1], variant_db.value(*row[2:of_type]),
-                        vgpu_type_db.VGPUTypeRow(*row[of_type:]))
+                        VGPUTypeRow(*row[of_type:]))
             for row in session.execute(query)]
 
 
@@ -165,7 +164,7 @@ class TypeOfGroup(typing.NamedTuple):
     host: str
     group_id: int
     variant: variant_rules.Variant
-    type: vgpu_type_db.VGPUTypeRow
+    type: VGPUTypeRow
 
 
 _ORDER = (tables.HOSTS.c.name, tables.GROUPS.c.id)
@@ -195,7 +194,7 @@ def _page(session: orm.Session, query: _Select, limit: int,
             form = ':'.join(_FORM[:len(names)])
             raise exception.NotFound(
                 kind='marker', name=f'{marker}, of the form {form},')
-        query = query.where(page.after(order, place))
+        query = query.where(tables.page_after(order, place))
     return query.order_by(*order).limit(limit)
 
 
@@ -226,3 +225,152 @@ def policy(session: orm.Session, group_id: int | None,
               tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
         .where(tables.GROUPS.c.id == group_id)).tuples().first()
     return row or (None, cleaning_rules.DEFAULT)
+
+
+# -- Rows of ``vgpu_types``.
+
+
+_TABLE = tables.TYPES
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VGPUTypeRow:
+    """A row as it was read; tables.TYPES gives its columns' meaning.
+
+    :ivar id: 0: it is not stored yet
+    """
+
+    id: int
+    vgpu_type: str
+    enabled: bool
+    listed: bool
+    max_vgpu_per_pgpu: int = 1
+    max_capacity: int = 0
+    remaining_capacity: int = 0
+    video_ram: int | None = None
+    max_heads: int | None = None
+    max_resolution_x: int | None = None
+    max_resolution_y: int | None = None
+
+
+TYPE_COLUMNS = tuple(_TABLE.c[field.name]
+                     for field in dataclasses.fields(VGPUTypeRow))
+"""Columns of a VGPUTypeRow, in its order."""
+
+_COLUMNS_BUT_ID = tuple(
+    field.name for field in dataclasses.fields(VGPUTypeRow)
+    if field.name != 'id')
+_STORE = (sa.update(_TABLE).where(_TABLE.c.id == sa.bindparam('of_id'))
+          .values({name: sa.bindparam(name) for name in _COLUMNS_BUT_ID}))
+
+
+def store_types(session: orm.Session, groups: Mapping[int, tuple[
+        Sequence[VGPUTypeRow], Sequence[VGPUTypeRow]]]) -> None:
+    """Store how the types of groups changed.
+
+    :param groups: types before and after that, by the group's id
+    """
+    gone: list[int] = []
+    new: list[dict[str, object]] = []
+    changed: list[dict[str, object]] = []
+    for group_id, (before, after) in groups.items():
+        if before is after:
+            continue
+        known = {row.id: row for row in before}
+        gone += known.keys() - {row.id for row in after}
+        new += [{'gpu_group_id': group_id, **_values(row)}
+                for row in after if row.id == 0]
+        changed += [{'of_id': row.id, **_values(row)} for row in after
+                    if row.id != 0 and row != known[row.id]]
+    if gone:
+        session.execute(sa.delete(_TABLE).where(_TABLE.c.id.in_(gone)))
+    if changed:
+        session.execute(_STORE, changed)
+    if new:
+        session.execute(sa.insert(_TABLE), new)
+
+
+def _values(row: VGPUTypeRow) -> dict[str, object]:
+    return {name: getattr(row, name) for name in _COLUMNS_BUT_ID}
+
+
+def types_by_variant(session: orm.Session, *,
+                     only_listed: bool = False) -> list[tuple[str, str]]:
+    """Return the types of all groups.
+
+    :param only_listed: only those whose resource class Placement may know
+    :returns: name of the variant and of the type, each pair once
+    """
+    return [(variant, vgpu_type) for variant, vgpu_type in session.execute(
+        sa.select(tables.VARIANTS.c.name, tables.TYPES.c.vgpu_type)
+        .join(tables.GROUPS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .join(tables.TYPES,
+              tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+        .where(tables.TYPES.c.listed if only_listed else sa.true())
+        .distinct())]
+
+
+def remaining_types(session: orm.Session, variants: Collection[str],
+                    closed: Collection[str]) -> dict[tuple[str, str], int]:
+    """Return how many units of enabled types can be claimed on live hosts.
+
+    :param closed: names of hosts that do not count
+    :returns: by the variant and the type
+    """
+    return {(variant, vgpu_type): int(count) for variant, vgpu_type, count
+            in session.execute(
+        sa.select(tables.VARIANTS.c.name, tables.TYPES.c.vgpu_type,
+                  sa.func.sum(tables.TYPES.c.remaining_capacity))
+        .join(tables.GROUPS,
+              tables.GROUPS.c.variant_id == tables.VARIANTS.c.id)
+        .join(tables.HOSTS, tables.HOSTS.c.id == tables.GROUPS.c.host_id)
+        .join(tables.TYPES,
+              tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+        .where(tables.HOSTS.c.deleted == 0,
+               tables.VARIANTS.c.name.in_(variants),
+               tables.TYPES.c.enabled, tables.HOSTS.c.name.not_in(closed))
+        .group_by(tables.VARIANTS.c.name, tables.TYPES.c.vgpu_type))}
+
+
+def types_of_variant(session: orm.Session, variant_id: int,
+                     host: str | None = None) -> list[str]:
+    """Return the names of the types that GPUs of a variant have.
+
+    :param host: name of the only live host
+    """
+    query = (sa.select(tables.TYPES.c.vgpu_type).distinct()
+             .join(tables.GROUPS,
+                   tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id)
+             .where(tables.GROUPS.c.variant_id == variant_id))
+    if host is not None:
+        query = query.join(
+            tables.HOSTS, tables.GROUPS.c.host_id == tables.HOSTS.c.id).where(
+                tables.HOSTS.c.name == host, tables.HOSTS.c.deleted == 0)
+    # Not by the database, which may order by a language.
+    return sorted(session.scalars(query))
+
+
+# -- Hosts with groups of GPUs.
+
+
+_HOSTS = tables.HOSTS
+_LOAD = (
+    sa.select(_HOSTS.c.name, _HOSTS.c.node_uuid).distinct()
+    .select_from(
+        _HOSTS.join(tables.GROUPS, tables.GROUPS.c.host_id == _HOSTS.c.id)
+        .join(tables.TYPES, tables.TYPES.c.gpu_group_id == tables.GROUPS.c.id))
+    .where(_HOSTS.c.deleted == 0, tables.TYPES.c.max_capacity > 0)
+    .order_by(_HOSTS.c.name))
+
+
+class GPUHost(typing.NamedTuple):
+    """Host with groups of GPUs."""
+
+    name: str
+    node_uuid: str
+
+
+def load_gpu_hosts(session: orm.Session) -> list[GPUHost]:
+    """Return the live hosts with groups that have GPUs, by name."""
+    return [GPUHost(*row) for row in session.execute(_LOAD)]

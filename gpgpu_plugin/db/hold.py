@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table ``holds``: why devices are not offered (domain.hold).
+"""Table ``holds``: why devices are not offered (domain.device).
 
 A row is of a device or of a host. Unique keys: a device, or a host, has one of
 each kind.
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device as device_rules
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.db import device as device_db
@@ -39,8 +39,8 @@ class Hold(typing.NamedTuple):
     since: datetime.datetime
 
 
-def of_host(host_id: int, kind: hold.HostHoldKind, reason: str | None = None,
-            actor: str | None = None) -> Hold:
+def of_host(host_id: int, kind: device_rules.HostHoldKind,
+            reason: str | None = None, actor: str | None = None) -> Hold:
     """Return a hold of a host that is not stored yet."""
     return Hold(id=0, device_id=None, host_id=host_id, kind=str(kind),
                 reason=reason, actor=actor, since=SINCE_NOW)
@@ -135,12 +135,12 @@ def _of(session: orm.Session, subject: sa.Column[int | None],
     return found
 
 
-def held_hosts(kind: hold.HostHoldKind) -> sa.Select[int | None]:
+def held_hosts(kind: device_rules.HostHoldKind) -> sa.Select[int | None]:
     """Return the query of the ids of hosts that have a hold of a kind."""
     return sa.select(TABLE.c.host_id).where(TABLE.c.kind == kind)
 
 
-def is_host_held(kind: hold.HostHoldKind) -> sa.ColumnElement[bool]:
+def is_host_held(kind: device_rules.HostHoldKind) -> sa.ColumnElement[bool]:
     """Return the condition that a host has a hold of a kind."""
     return tables.HOSTS.c.id.in_(held_hosts(kind))
 
@@ -199,7 +199,7 @@ def delete_of_host(session: orm.Session, host_id: int) -> None:
     """Delete the holds of a host that end with it, and of its devices."""
     session.execute(sa.delete(TABLE).where(
         TABLE.c.host_id == host_id,
-        TABLE.c.kind != hold.HostHoldKind.DRAINING))
+        TABLE.c.kind != device_rules.HostHoldKind.DRAINING))
     session.execute(sa.delete(TABLE).where(TABLE.c.device_id.in_(
         sa.select(tables.DEVICES.c.id).where(
             tables.DEVICES.c.host_id == host_id))))

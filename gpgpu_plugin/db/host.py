@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of ``hosts``, and the lock that orders everything about one host."""
+"""Rows of ``hosts``, their lock and their last report."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import column
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import scheduling
 
 TABLE = tables.HOSTS
@@ -70,7 +69,7 @@ _WITH_IDS = TABLE.c.id.in_(sa.bindparam('ids', expanding=True))
 _BY_IDS = _HOSTS.where(_WITH_IDS).order_by(TABLE.c.id)
 
 LOCKS = sa.Table(
-    'locks', column.METADATA,
+    'locks', tables.METADATA,
     sa.Column('name', sa.String(32), primary_key=True,
               comment='What the lock is for, such as "variants".'),
     sa.Column('value', sa.BigInteger, nullable=False, default=0,
@@ -291,7 +290,7 @@ def count(session: orm.Session) -> int:
 class ClosedHost(typing.NamedTuple):
     """Host that gets no instance with GPUs, and the time of its last call."""
 
-    state: host_state.HostState
+    state: host_rules.HostState
     heard_at: float
 
 
@@ -302,7 +301,7 @@ def closed(session: orm.Session, since: float) -> dict[str, ClosedHost]:
 
     :param since: a host that has not called since then is silent
     """
-    states, kinds = host_state.HostState, hold.HostHoldKind
+    states, kinds = host_rules.HostState, device.HostHoldKind
     restored, disabled, draining = map(hold_db.is_host_held, (
         kinds.RESTORED, kinds.SERVICE_DISABLED, kinds.DRAINING))
     found = session.execute(
@@ -335,3 +334,80 @@ def names(session: orm.Session) -> list[str]:
     return list(session.scalars(
         sa.select(TABLE.c.name).where(TABLE.c.deleted == 0)
         .order_by(TABLE.c.name)))
+
+
+# -- The last report of a host, as far as ``hosts`` keeps it.
+
+
+class LastReport(typing.NamedTuple):
+    """A live host with its last report; tables.HOSTS describes the columns.
+
+    :ivar changes: number of changes of variants, read before the host was
+        locked
+    """
+
+    id: int
+    name: str
+    session: int
+    start_uuid: str | None
+    generation: int
+    report_number: int
+    report_digest: str | None
+    report_generation: int
+    report_answer: str | None
+    changes: int
+
+
+_LAST_REPORT_HOSTS = tables.HOSTS
+# Made once: SQLAlchemy takes longer to make them than to run them.
+_LAST_REPORT_LOCK = (
+    sa.select(
+        *(_LAST_REPORT_HOSTS.c[name] for name in LastReport._fields[:-1]),
+        sa.select(LOCKS.c.value)
+        .where(LOCKS.c.name == 'variants').scalar_subquery())
+    .where(_LAST_REPORT_HOSTS.c.name == sa.bindparam('host'),
+           _LAST_REPORT_HOSTS.c.deleted == 0)
+    .with_for_update())
+_REPEAT = (
+    sa.update(_LAST_REPORT_HOSTS).where(_LAST_REPORT_HOSTS.c.id
+                                        == sa.bindparam('host_id'))
+    .values(report_number=sa.bindparam('number'),
+            heard_at=clock.now()))
+
+
+def lock_last_report(session: orm.Session, name: str) -> LastReport | None:
+    """Return the last report of a live host, which is locked.
+
+    On MariaDB, later reads of the transaction see a snapshot from before it
+    waited for the lock. Read only what may be stale: an assignment that is
+    missing there (restore_recovery.unknown) merely causes the report to be
+    stored.
+    """
+    row: Sequence[typing.Any] | None = session.connection().execute(
+        _LAST_REPORT_LOCK, {'host': name}).first()
+    return LastReport(*row) if row is not None else None
+
+
+def repeat_report(session: orm.Session, last: LastReport, number: int) -> None:
+    """Note that the (locked) host reported the same again.
+
+    :param number: of the scan
+    """
+    session.connection().execute(
+        _REPEAT, {'host_id': last.id, 'number': number})
+
+
+def note_report(session: orm.Session, host_id: int, *, digest: str,
+                generation: int, answer: str) -> None:
+    """Keep the report of a (locked) host that had no news, and the answer."""
+    session.execute(sa.update(_LAST_REPORT_HOSTS).where(_LAST_REPORT_HOSTS.c.id
+                                                        == host_id).values(
+        report_digest=digest, report_generation=generation,
+        report_answer=answer))
+
+
+def report_arrived(session: orm.Session, host_id: int,
+                   at: datetime.datetime) -> None:
+    """Note when a report of a (locked) host that had news arrived."""
+    session.execute(sa.update(_LAST_REPORT_HOSTS).where(
+        _LAST_REPORT_HOSTS.c.id == host_id).values(reported_at=at))

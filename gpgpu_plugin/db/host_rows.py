@@ -30,11 +30,9 @@ from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import event as event_rules
-from gpgpu_plugin.domain import hold as hold_rules
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.domain import ledger as ledger_rules
@@ -44,7 +42,7 @@ Assignment = assignment_db.AssignmentRow
 GroupRows = group_db.GroupRows
 
 
-class Verdict(typing.NamedTuple):
+class CleaningVerdict(typing.NamedTuple):
     """Record for the ledger; ``device`` is as it was before the verdict."""
 
     device: Device
@@ -75,7 +73,7 @@ class HostRows:
     bare_groups: Sequence[GroupRows]
     holds: Sequence[hold_db.Hold]
     events: Sequence[event_db.Event] = ()
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence[CleaningVerdict] = ()
 
     # -- what there is ------------------------------------------------------
 
@@ -109,7 +107,7 @@ class HostRows:
             collections.defaultdict(list))
         for assignment in self.assignments:
             assigned[assignment.device.group_id].append(assignment)
-        is_draining = self.is_held(hold_rules.HostHoldKind.DRAINING)
+        is_draining = self.is_held(device_rules.HostHoldKind.DRAINING)
         return [dataclasses.replace(
             group, draining=is_draining, devices=of_group.get(group.id, ()),
             foreign_vgpus=foreign.get(group.id, ()),
@@ -170,7 +168,7 @@ class HostRows:
         return {found.kind: found for found in self.holds
                 if found.device_id == device.id}
 
-    def is_held(self, kind: hold_rules.HostHoldKind) -> bool:
+    def is_held(self, kind: device_rules.HostHoldKind) -> bool:
         """Return whether the host itself has a hold of a kind."""
         return any(found.host_id is not None and found.kind == kind
                    for found in self.holds)
@@ -243,7 +241,7 @@ class HostRows:
         """Return the rows with other values of the host."""
         return self._with(host=dataclasses.replace(self.host, **values))
 
-    def hold_host(self, kind: hold_rules.HostHoldKind, *, held: bool,
+    def hold_host(self, kind: device_rules.HostHoldKind, *, held: bool,
                   reason: str | None = None,
                   actor: str | None = None) -> HostRows:
         """Return the rows with a hold of the host, or without.
@@ -305,7 +303,7 @@ class HostRows:
                reason: str | None, actor: str | None = None) -> HostRows:
         """Return the rows with a record of the ledger of a device."""
         return self._with(verdicts=(
-            *self.verdicts, Verdict(device, verdict, reason, actor)))
+            *self.verdicts, CleaningVerdict(device, verdict, reason, actor)))
 
 
 def _own_kinds(
@@ -365,7 +363,7 @@ _GROUPS_OF_HOSTS = (
                   host_db.LOCKS.c.name == 'variants').scalar_subquery(),
               *hold_db.COLUMNS, *(_GROUPS.c[name] for name in _OF_GROUP),
               _VARIANTS.c.deleting, _VARIANTS.c.version,
-              *variant_db.COLUMNS, *vgpu_type_db.COLUMNS)
+              *variant_db.COLUMNS, *group_db.TYPE_COLUMNS)
     .select_from(
         _HOSTS.outerjoin(_HOLDS, _HOLDS.c.host_id == _HOSTS.c.id)
         .outerjoin(_GROUPS, _GROUPS.c.host_id == _HOSTS.c.id)
@@ -453,7 +451,7 @@ def _groups(found: Iterable[_Found]) -> list[GroupRows]:
             variant_id=variant_id, variant_version=version,
             is_deleting=deleting,
             variant=variant_db.value(*row[_OF_VARIANT:_OF_TYPE]),
-            types=[vgpu_type_db.VGPUTypeRow(*found[_OF_TYPE:])
+            types=[group_db.VGPUTypeRow(*found[_OF_TYPE:])
                    for type_id, found in of_group.items()
                    if type_id is not None]))
     return groups
@@ -488,7 +486,7 @@ def store(session: orm.Session, before: HostRows, after: HostRows,
         hold_db.store(session, before.holds, after.holds, clock.utc(session))
     host_db.store(session, before.host, after.host)
     _store_assignments(session, before, after)
-    vgpu_type_db.store(session, {
+    group_db.store_types(session, {
         group.id: (_types(before, group.id), group.types)
         for group in after.bare_groups})
     group_db.delete(session, {group.id for group in before.bare_groups} - {
@@ -497,7 +495,7 @@ def store(session: orm.Session, before: HostRows, after: HostRows,
 
 
 def _types(rows: HostRows,
-           group_id: int) -> Sequence[vgpu_type_db.VGPUTypeRow]:
+           group_id: int) -> Sequence[group_db.VGPUTypeRow]:
     return next((group.types for group in rows.bare_groups
                  if group.id == group_id), ())
 

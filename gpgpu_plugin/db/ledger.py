@@ -18,17 +18,17 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import column
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import ledger
 
 TABLE = sa.Table(
-    'cleanings', column.METADATA,
+    'cleanings', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('device_uuid', column.UUID, nullable=False,
+    sa.Column('device_uuid', tables.UUID, nullable=False,
               comment='Device in whose chain it is.'),
     sa.Column('number', sa.BigInteger, nullable=False,
               comment='Its place in the chain.'),
-    sa.Column('content', column.LONG_TEXT, nullable=False,
+    sa.Column('content', tables.LONG_TEXT, nullable=False,
               comment='Its fields as the JSON that was hashed, so that no '
               'database writes a time or a number in another way.'),
     sa.Column('hash', sa.String(64), nullable=False,
@@ -36,9 +36,9 @@ TABLE = sa.Table(
     sa.UniqueConstraint('device_uuid', 'number'))
 
 CHAINS = sa.Table(
-    'cleaning_chains', column.METADATA,
+    'cleaning_chains', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('device_uuid', column.UUID, nullable=False,
+    sa.Column('device_uuid', tables.UUID, nullable=False,
               comment='Device whose chain it is.'),
     sa.Column('number', sa.BigInteger, nullable=False, default=0,
               comment='Number of its last record; 0 before the first.'),
@@ -47,7 +47,7 @@ CHAINS = sa.Table(
     sa.Column('started_at', sa.DateTime,
               comment='When the cleaning began that has no record yet '
               '(UTC); NULL: there is none.'),
-    sa.Column('settings', column.LONG_TEXT,
+    sa.Column('settings', tables.LONG_TEXT,
               comment='JSON of what the step "settings" found in the last '
               'cleaning that passed; NULL before it, and after an operator '
               'has released the device as it is.'),

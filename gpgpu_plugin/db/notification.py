@@ -19,21 +19,20 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import author
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import tables
+from gpgpu_plugin.db import transaction
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import notification
-from gpgpu_plugin.objects import notification as objects
+from gpgpu_plugin.domain import event as event_rules
+from gpgpu_plugin.objects import history
 
 if typing.TYPE_CHECKING:
     from gpgpu_plugin.db import device as device_db
 
-_Type = notification.EventType
+_Type = event_rules.EventType
 _Row = Mapping[str, typing.Any]
-Notification = tuple[notification.EventType, objects.Payload]
+Notification = tuple[event_rules.EventType, history.Payload]
 
 _PUBLISHER = 'gpgpu_publisher'
 _NOTED = 'gpgpu_notifications'
@@ -49,7 +48,7 @@ _NAMES = (
                             _GROUPS.c.variant_id == _VARIANTS.c.id))
     .where(_HOSTS.c.id.in_(sa.bindparam('host_ids', expanding=True))))
 
-_LONGEST_SERIAL = 255
+_MAX_SERIAL = 255
 
 
 def enable(session: orm.Session, publisher_id: str | None) -> None:
@@ -87,8 +86,8 @@ def messages(session: orm.Session, at: datetime.datetime,
         'message_id': str(uuid.uuid4()),
         'publisher_id': session.info[_PUBLISHER],
         'event_type': str(event_type),
-        'priority': str(notification.PRIORITIES[event_type]),
-        'payload': objects.primitive(payload),
+        'priority': str(event_rules.PRIORITIES[event_type]),
+        'payload': history.notification_primitive(payload),
         'timestamp': at.strftime('%Y-%m-%d %H:%M:%S.%f'),
     } for event_type, payload in notifications] if is_enabled(
         session) else []
@@ -106,7 +105,7 @@ def devices_changed(session: orm.Session, changes: Sequence[
                if (state := _state(before)) != _state(now)]
     if changed and is_enabled(session):
         _note(session, [
-            (notification.of_state(state, payload.state), payload)
+            (event_rules.event_type_of_state(state, payload.state), payload)
             for (state, _), payload in zip(changed, _devices(
                 session, changed), strict=True)])
 
@@ -122,7 +121,7 @@ def devices_seen(session: orm.Session,
     Nobody waits for a retired one.
     """
     found = [(None, device) for device in devices
-             if hold.HoldKind.RETIRED not in device.holds]
+             if device_rules.HoldKind.RETIRED not in device.holds]
     if found and is_enabled(session):
         _note(session, [(
             _Type.DEVICE_PRESENT if payload.present else _Type.DEVICE_MISSING,
@@ -144,7 +143,7 @@ def _names(session: orm.Session, devices: Iterable[device_db.DeviceRow],
 
 def _devices(session: orm.Session, devices: Sequence[
         tuple[str | None, device_db.DeviceRow]],
-        ) -> list[objects.DevicePayload]:
+        ) -> list[history.DevicePayload]:
     """Return the payloads of devices.
 
     :param devices: each after the state that it had before
@@ -152,14 +151,14 @@ def _devices(session: orm.Session, devices: Sequence[
     hosts, variants = _names(session, [device for _, device in devices])
     holds = hold_db.of_rows(session, [
         device for _, device in devices if device.holds])
-    return [objects.DevicePayload(
-        request_id=author.of(session).request_id, uuid=device.uuid,
+    return [history.DevicePayload(
+        request_id=transaction.author_of(session).request_id, uuid=device.uuid,
         host=hosts[device.host_id], address=device.address,
         stable_id=device.stable_id, kind=device.kind,
         variant=variants.get(device.group_id),
         serial=serial(device.pci_function),
         vgpu_type=device.vgpu_type, old_state=old_state, state=_state(device),
-        enabled=hold.HoldKind.DISABLED not in device.holds,
+        enabled=device_rules.HoldKind.DISABLED not in device.holds,
         present=device.present, reason=_shortened(
             hold_db.texts(holds.get(device.id, ())) or device.reason),
         generation=device.generation) for old_state, device in devices]
@@ -176,7 +175,7 @@ def serial(function: str | None) -> str | None:
     """
     found: str | None = json.loads(function or '{}').get('serial')
     # What a card or a host says may be of any length.
-    return found and found[:_LONGEST_SERIAL]
+    return found and found[:_MAX_SERIAL]
 
 
 def usages_began(session: orm.Session, rows: Iterable[_Row]) -> None:
@@ -186,7 +185,7 @@ def usages_began(session: orm.Session, rows: Iterable[_Row]) -> None:
     """
     if is_enabled(session):
         _note(session, [
-            (_Type.ASSIGNMENT_START, objects.AssignmentPayload(
+            (_Type.ASSIGNMENT_START, history.AssignmentPayload(
                 **_usage(session, row), ended_at=None, seconds=0))
             for row in rows])
 
@@ -195,7 +194,7 @@ def usages_ended(session: orm.Session, rows: Iterable[_Row]) -> None:
     """Notify of usages that ended, as ``usages_began`` does."""
     if is_enabled(session):
         _note(session, [
-            (_Type.ASSIGNMENT_END, objects.AssignmentPayload(
+            (_Type.ASSIGNMENT_END, history.AssignmentPayload(
                 **_usage(session, row), ended_at=_text(row['ended_at']),
                 seconds=_seconds(row['began_at'], row['ended_at'])))
             for row in rows])
@@ -207,7 +206,7 @@ def usages_exist(session: orm.Session, rows: Iterable[_Row],
     """Notify of usages in an audit period, as ``usages_began`` does."""
     if is_enabled(session):
         _note(session, [
-            (_Type.ASSIGNMENT_EXISTS, objects.AssignmentExistsPayload(
+            (_Type.ASSIGNMENT_EXISTS, history.AssignmentExistsPayload(
                 **_usage(session, row),
                 ended_at=row['ended_at'] and _text(row['ended_at']),
                 seconds=_seconds(max(row['began_at'], beginning),
@@ -219,7 +218,7 @@ def usages_exist(session: orm.Session, rows: Iterable[_Row],
 
 def _usage(session: orm.Session, row: _Row) -> dict[str, typing.Any]:
     return {
-        'request_id': author.of(session).request_id,
+        'request_id': transaction.author_of(session).request_id,
         'uuid': row['assignment_uuid'], 'began_at': _text(row['began_at']),
         **{name: row[name] for name in (
             'instance_uuid', 'project_id', 'user_id', 'flavor', 'host',
@@ -241,9 +240,9 @@ def refused(event: _Row, refused_by: str, hosts_refused: Mapping[str, int],
 
     :param event: values of its row in ``events``, by column
     """
-    return notification.of_refusal(
+    return event_rules.event_type_of_refusal(
         {event['reason'], *hosts_refused}, hosts_left,
-    ), objects.RefusalPayload(
+    ), history.RefusalPayload(
         refused_by=refused_by, hosts_refused=dict(hosts_refused),
         hosts_left=hosts_left, **{name: event[name] for name in (
             'request_id', 'instance_uuid', 'project_id', 'host', 'reason',

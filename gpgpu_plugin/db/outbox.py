@@ -22,21 +22,21 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import column
 from gpgpu_plugin.db import event as event_db
+from gpgpu_plugin.db import tables
 
 CHUNK = 1000
 """Number of rows that one transaction deletes."""
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Size of the notifications of an event that are sent; usual ones have 1 kB.
 RabbitMQ refuses more than 16 MiB, and all later notifications would wait for
 ever behind one that is refused."""
 
 STATES = sa.Table(
-    'notification_states', column.METADATA,
+    'notification_states', tables.METADATA,
     sa.Column('name', sa.String(32), primary_key=True, comment='"all".'),
-    sa.Column('sender', column.UUID,
+    sa.Column('sender', tables.UUID,
               comment='UUID of the conductor that sends; NULL: none.'),
     sa.Column('sends_until', sa.Double,
               comment='Until when that conductor sends, in seconds since '
@@ -127,7 +127,7 @@ def waiting(session: orm.Session, limit: int) -> list[Waiting]:
                 messages=json.loads(row.messages or '[]'))
         for row in session.execute(
             sa.select(_EVENTS.c.id, _EVENTS.c.kind, sa.case((
-                sa.func.length(_EVENTS.c.notifications) <= MOST_BYTES,
+                sa.func.length(_EVENTS.c.notifications) <= MAX_BYTES,
                 _EVENTS.c.notifications)).label('messages'))
             .join(_UNSENT, _UNSENT.c.event_id == _EVENTS.c.id)
             .order_by(_UNSENT.c.event_id).limit(limit))]

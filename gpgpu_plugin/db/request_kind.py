@@ -18,17 +18,17 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import column
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.objects import scheduling
 
 TABLE = sa.Table(
-    'request_kinds', column.METADATA,
+    'request_kinds', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('vcpus', sa.Integer, nullable=False,
               comment='Number of vCPUs of an instance.'),
     sa.Column('memory_mib', sa.Integer, nullable=False,
               comment='MiB of RAM of an instance.'),
-    sa.Column('resource_class', column.NAME, nullable=False,
+    sa.Column('resource_class', tables.NAME, nullable=False,
               comment='Class of its GPUs; empty: it has none.'),
     sa.Column('units', sa.Integer, nullable=False,
               comment='How many of the class it gets.'),
@@ -41,8 +41,8 @@ TABLE = sa.Table(
                         name='uq_request_kinds_kind'))
 
 COUNTED = sa.Table(
-    'counted_instances', column.METADATA,
-    sa.Column('instance_uuid', column.UUID, primary_key=True,
+    'counted_instances', tables.METADATA,
+    sa.Column('instance_uuid', tables.UUID, primary_key=True,
               comment='UUID of the instance.'),
     sa.Column('at', sa.Double, nullable=False,
               comment='When it was counted, in seconds since the epoch.'),

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from gpgpu_plugin.db import column
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device
 from gpgpu_plugin.domain import pci
 
 MAX_HOSTS = 64
@@ -30,7 +29,7 @@ MAX_HOSTS = 64
 _MAX_ROWS = 1024
 """Sightings that are read at once; those of a number without meaning."""
 
-_LONGEST = 255
+_MAX_LENGTH = 255
 """Characters of a number that are stored and compared."""
 
 
@@ -39,13 +38,13 @@ Numbers = tuple[str | None, str | None]
 
 
 TABLE = sa.Table(
-    'sightings', column.METADATA,
+    'sightings', tables.METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('device_uuid', column.UUID, nullable=False,
+    sa.Column('device_uuid', tables.UUID, nullable=False,
               comment='UUID of the GPU.'),
-    sa.Column('dsn', column.NAME,
+    sa.Column('dsn', tables.NAME,
               comment='PCIe Device Serial Number; NULL: none is known.'),
-    sa.Column('serial', column.NAME,
+    sa.Column('serial', tables.NAME,
               comment='Serial number of the VPD, in upper case; NULL: none is '
               'known.'),
     sa.Column('known', sa.Integer, nullable=False, default=0,
@@ -74,7 +73,7 @@ class Sighting(typing.NamedTuple):
     host_id: int | None
 
 
-class Decision(typing.NamedTuple):
+class SightingDecision(typing.NamedTuple):
     """A hold with which an operator withdrew a card, and where that was."""
 
     host: str
@@ -89,8 +88,8 @@ def numbers(identity: pci.Identity) -> Numbers:
 
     Databases differ in whether the case of letters counts.
     """
-    return (identity.dsn and identity.dsn[:_LONGEST],
-            identity.serial and identity.serial.upper()[:_LONGEST])
+    return (identity.dsn and identity.dsn[:_MAX_LENGTH],
+            identity.serial and identity.serial.upper()[:_MAX_LENGTH])
 
 
 def of_cards(session: orm.Session, device_uuids: Collection[str],
@@ -116,7 +115,7 @@ def of_cards(session: orm.Session, device_uuids: Collection[str],
 
 
 def decisions(session: orm.Session, device_uuids: Collection[str],
-              ) -> Mapping[str, Sequence[Decision]]:
+              ) -> Mapping[str, Sequence[SightingDecision]]:
     """Return what operators decided of GPUs or their VFs, by the GPU's UUID.
     """
     found = collections.defaultdict(list)
@@ -128,9 +127,9 @@ def decisions(session: orm.Session, device_uuids: Collection[str],
             .join(part, _DEVICES.c.id.in_([part.c.id, part.c.parent_id]))
             .join(_HOLDS, _HOLDS.c.device_id == part.c.id)
             .where(_DEVICES.c.uuid.in_(device_uuids),
-                   _HOLDS.c.kind.in_(sorted(hold.DECIDED)))
+                   _HOLDS.c.kind.in_(sorted(device.DECIDED)))
             .order_by(part.c.parent_id.is_not(None), _HOLDS.c.id)):
-        found[uuid].append(Decision(*row))
+        found[uuid].append(SightingDecision(*row))
     return found
 
 

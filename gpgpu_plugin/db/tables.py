@@ -1,35 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of hosts and what they have, which queries join with each other.
-
-Other tables stand in the modules that write them. Unique keys ensure that a
-device has at most one active assignment, and that each combination of
-instance, host, role and migration has at most one set of devices: ``active``
-is 1 while an assignment lasts and NULL afterwards, and NULLs never collide.
-For this reason ``migration_uuid`` is NOT NULL: it is '' for the role
-``instance``, since PostgreSQL, MariaDB and SQLite would all accept a second
-set of devices in that role if it were NULL.
-
-What a column means is its ``comment``, which the database has, too. The text
-below each table gives the reason of every key and index. ``id`` is always the
-key that other tables refer to. Every foreign key begins an index, since
-MariaDB would otherwise make one without a name.
-"""
+"""Tables of hosts and what they have, and the metadata of all."""
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+import typing
+from collections.abc import Sequence
 
-from gpgpu_plugin.db import column
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+# -- Metadata, types and naming of all tables.
+
+
+CONSTRAINTS = {
+    'ix': 'ix_%(table_name)s_%(column_0_N_name)s',
+    'uq': 'uq_%(table_name)s_%(column_0_N_name)s',
+    'ck': 'ck_%(table_name)s_%(constraint_name)s',
+    'fk': 'fk_%(table_name)s_%(column_0_N_name)s',
+    'pk': 'pk_%(table_name)s',
+}
+
+METADATA = sa.MetaData(naming_convention=CONSTRAINTS)
+
+NAME = sa.String(255)
+UUID = sa.String(36)
+PCI_ID = sa.String(4)
+# TEXT of MariaDB has 64 KiB.
+LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
+
+
+# -- Tables of hosts and what they have, which queries join with each other.
+#
+# Other tables stand in the modules that write them. Unique keys ensure that a
+# device has at most one active assignment, and that each combination of
+# instance, host, role and migration has at most one set of devices: ``active``
+# is 1 while an assignment lasts and NULL afterwards, and NULLs never collide.
+# For this reason ``migration_uuid`` is NOT NULL: it is '' for the role
+# ``instance``, since PostgreSQL, MariaDB and SQLite would all accept a second
+# set of devices in that role if it were NULL.
+#
+# What a column means is its ``comment``, which the database has, too. The text
+# below each table gives the reason of every key and index. ``id`` is always
+# the key that other tables refer to. Every foreign key begins an index, since
+# MariaDB would otherwise make one without a name.
+
 
 HOSTS = sa.Table(
-    'hosts', column.METADATA,
+    'hosts', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('name', column.NAME, nullable=False,
+    sa.Column('name', NAME, nullable=False,
               comment='Host that nova-compute reports as.'),
-    sa.Column('node', column.NAME, nullable=False,
+    sa.Column('node', NAME, nullable=False,
               comment='Name of its resource provider, of which the names of '
               'its groups\' providers are made.'),
-    sa.Column('node_uuid', column.UUID, nullable=False,
+    sa.Column('node_uuid', UUID, nullable=False,
               comment='UUID of its resource provider.'),
     sa.Column('generation', sa.BigInteger, nullable=False, default=0,
               comment='Counts changes, so that nova-compute drops an older '
@@ -56,7 +80,7 @@ HOSTS = sa.Table(
               'groups.'),
     sa.Column('plugin_version', sa.String(64), nullable=False,
               comment='Version of its gpgpu_plugin.'),
-    sa.Column('start_uuid', column.UUID,
+    sa.Column('start_uuid', UUID,
               comment='That start. NULL: the host must begin a new session, '
               'since the database was restored.'),
     sa.Column('key_number', sa.Integer,
@@ -91,25 +115,25 @@ Unique keys: a live host is found by name and by node. Index
 """
 
 VARIANTS = sa.Table(
-    'variants', column.METADATA,
+    'variants', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('name', sa.String(64), nullable=False,
               comment='What operators and flavors call it.'),
     sa.Column('normalized_name', sa.String(64), nullable=False,
               comment='Its form in resource classes and traits, where two '
               'names may be one.'),
-    sa.Column('vendor', column.PCI_ID, nullable=False,
+    sa.Column('vendor', PCI_ID, nullable=False,
               comment='PCI vendor id of its devices.'),
-    sa.Column('device', column.PCI_ID, nullable=False,
+    sa.Column('device', PCI_ID, nullable=False,
               comment='PCI device id of its devices.'),
-    sa.Column('subsystem_vendor', column.PCI_ID,
+    sa.Column('subsystem_vendor', PCI_ID,
               comment='PCI subsystem vendor id; NULL: any.'),
-    sa.Column('subsystem', column.PCI_ID,
+    sa.Column('subsystem', PCI_ID,
               comment='PCI subsystem id; NULL: any.'),
     sa.Column('revision', sa.String(2), comment='PCI revision; NULL: any.'),
     sa.Column('type', sa.String(32), nullable=False,
               comment='Kind of accelerator, as operators list it.'),
-    sa.Column('resource_class', column.NAME, nullable=False,
+    sa.Column('resource_class', NAME, nullable=False,
               comment='Class of a whole GPU.'),
     sa.Column('traits', sa.Text, nullable=False, default='[]',
               comment='JSON list of the traits that its providers get beside '
@@ -150,7 +174,7 @@ resource classes.
 """
 
 VARIANT_CHANGES = sa.Table(
-    'variant_changes', column.METADATA,
+    'variant_changes', METADATA,
     sa.Column('version', sa.BigInteger, primary_key=True, autoincrement=False,
               comment='Number among the changes of all variants.'),
     sa.Column('variant_id', sa.Integer, sa.ForeignKey('variants.id'),
@@ -167,13 +191,13 @@ deleted together with its changes.
 """
 
 GROUPS = sa.Table(
-    'host_gpu_groups', column.METADATA,
+    'host_gpu_groups', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('host_id', sa.Integer, sa.ForeignKey('hosts.id'),
               nullable=False, comment='Host that has the GPUs.'),
     sa.Column('variant_id', sa.Integer, sa.ForeignKey('variants.id'),
               nullable=False, comment='Variant of the GPUs.'),
-    sa.Column('provider_uuid', column.UUID, nullable=False,
+    sa.Column('provider_uuid', UUID, nullable=False,
               comment='UUID of the resource provider.'),
     sa.Column('allocation_policy', sa.String(32), nullable=False,
               default='depth_first',
@@ -193,7 +217,7 @@ groups of a variant, in lists, and when the variant is deleted.
 """
 
 TYPES = sa.Table(
-    'vgpu_types', column.METADATA,
+    'vgpu_types', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('gpu_group_id', sa.Integer, sa.ForeignKey('host_gpu_groups.id'),
               nullable=False, comment='Group that offers the type.'),
@@ -228,9 +252,9 @@ Unique key: a group has each type once.
 """
 
 DEVICES = sa.Table(
-    'devices', column.METADATA,
+    'devices', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('uuid', column.UUID, nullable=False,
+    sa.Column('uuid', UUID, nullable=False,
               comment='What operators and events call it.'),
     sa.Column('host_id', sa.Integer, sa.ForeignKey('hosts.id'),
               nullable=False, comment='Host that reports it.'),
@@ -247,7 +271,7 @@ DEVICES = sa.Table(
     sa.Column('placement_id', sa.Integer,
               comment='Placement of that vGPU on its GPU, if its size needs '
               'one.'),
-    sa.Column('stable_id', column.NAME, nullable=False,
+    sa.Column('stable_id', NAME, nullable=False,
               comment='Its place in the PCI topology of its host, which '
               'survives reboots; "away-" and its UUID after another device '
               'took its place.'),
@@ -258,10 +282,10 @@ DEVICES = sa.Table(
     sa.Column('present', sa.Boolean, nullable=False, default=True,
               comment='The last scan saw it.'),
     sa.Column('reason', sa.Text, comment='Why it is unmanaged, or waits.'),
-    sa.Column('clean_token', column.UUID,
+    sa.Column('clean_token', UUID,
               comment='What made it dirty: its last assignment, or a '
               'request.'),
-    sa.Column('clean_attempt', column.UUID,
+    sa.Column('clean_attempt', UUID,
               comment='Attempt to clean it that may end; a verdict on an '
               'earlier one is refused. If it is clean_token, a dirty device '
               'waits for another cleaning policy.'),
@@ -277,11 +301,11 @@ DEVICES = sa.Table(
     sa.Column('awaits_replacement', sa.Boolean, nullable=False, default=False,
               comment='It is retired, and the next device in its place is '
               'accepted.'),
-    sa.Column('replaced_by', column.UUID,
+    sa.Column('replaced_by', UUID,
               comment='UUID of the device that took its place.'),
-    sa.Column('vendor_id', column.PCI_ID, nullable=False,
+    sa.Column('vendor_id', PCI_ID, nullable=False,
               comment='PCI vendor id; empty: it has none.'),
-    sa.Column('product_id', column.PCI_ID, nullable=False,
+    sa.Column('product_id', PCI_ID, nullable=False,
               comment='PCI device id; empty: it has none.'),
     sa.Column('vgpu_capability', sa.Text,
               comment='JSON of its vGPU mechanism and types; NULL: its driver '
@@ -314,7 +338,7 @@ order of their ids.
 """
 
 HOLDS = sa.Table(
-    'holds', column.METADATA,
+    'holds', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('device_id', sa.Integer, sa.ForeignKey('devices.id'),
               comment='Device that it holds; NULL: it holds a host.'),
@@ -335,26 +359,26 @@ Unique keys: a device, or a host, has one of each kind.
 """
 
 ASSIGNMENTS = sa.Table(
-    'assignments', column.METADATA,
+    'assignments', METADATA,
     sa.Column('id', sa.Integer, primary_key=True),
-    sa.Column('uuid', column.UUID, nullable=False,
+    sa.Column('uuid', UUID, nullable=False,
               comment='What nova-compute calls it.'),
     sa.Column('device_id', sa.Integer, sa.ForeignKey('devices.id'),
               nullable=False, comment='Device that is assigned.'),
     sa.Column('host_id', sa.Integer, sa.ForeignKey('hosts.id'),
               nullable=False, comment='Host of the device.'),
-    sa.Column('instance_uuid', column.UUID, nullable=False,
+    sa.Column('instance_uuid', UUID, nullable=False,
               comment='Instance that it is assigned to.'),
     sa.Column('role', sa.String(16), nullable=False,
               comment='"instance", or "destination" of a migration.'),
-    sa.Column('migration_uuid', column.UUID, nullable=False,
+    sa.Column('migration_uuid', UUID, nullable=False,
               comment='Migration that it is for; empty: none.'),
     sa.Column('ordinal', sa.Integer, nullable=False,
               comment='Which of the devices of the claim it is.'),
     sa.Column('active', sa.Integer, comment='1 while it lasts, then NULL.'),
     sa.Column('vgpu_type', sa.String(64), nullable=False,
               comment='Type that was claimed.'),
-    sa.Column('resource_class', column.NAME, nullable=False,
+    sa.Column('resource_class', NAME, nullable=False,
               comment='Class that Placement allocated for it.'),
     sa.Column('request', sa.Text, nullable=False,
               comment='JSON of the claim: the same claim again gets the same '
@@ -362,11 +386,11 @@ ASSIGNMENTS = sa.Table(
               'host.'),
     sa.Column('allocated', sa.Boolean, nullable=False, default=False,
               comment='An allocation in Placement covers it.'),
-    sa.Column('project_id', column.NAME, nullable=False,
+    sa.Column('project_id', NAME, nullable=False,
               comment='Project of the instance.'),
-    sa.Column('user_id', column.NAME, nullable=False,
+    sa.Column('user_id', NAME, nullable=False,
               comment='User who created the instance.'),
-    sa.Column('flavor', column.NAME, nullable=False,
+    sa.Column('flavor', NAME, nullable=False,
               comment='Name of the flavor that was claimed for.'),
     sa.Column('claimed_at', sa.DateTime, nullable=False,
               comment='When it was claimed (UTC).'),
@@ -378,7 +402,7 @@ ASSIGNMENTS = sa.Table(
     sa.Column('host_generation', sa.BigInteger, nullable=False,
               comment='Generation of the host before the claim, which orders '
               'the claims on it.'),
-    sa.Column('source_host', column.NAME,
+    sa.Column('source_host', NAME,
               comment='Host that the migration is from, which may end the '
               'claim; NULL: there is none.'),
     sa.Column('exact', sa.Boolean, nullable=False, default=False,
@@ -406,3 +430,24 @@ active assignments are read with each claim, inventory and reconciliation;
 expired leases are looked for every minute; ``db purge`` deletes those that
 ended first.
 """
+
+
+# -- Pages of lists, in the order of the columns that they are sorted by.
+
+
+def page_after(columns: Sequence[sa.SQLColumnExpression[typing.Any]],
+               values: Sequence[object]) -> sa.ColumnElement[bool]:
+    """Return the condition that a row comes after another one.
+
+    It is written so that each database finds the first row by the index of the
+    first column, instead of reading all rows before it.
+
+    :param columns: columns by which rows are sorted; together they are unique
+    :param values: of the other row
+    """
+    [*pairs, (column, value)] = zip(columns, values, strict=True)
+    condition = column > value
+    for column, value in reversed(pairs):
+        condition = sa.or_(column > value,
+                           sa.and_(column == value, condition))
+    return sa.and_(columns[0] >= values[0], condition)

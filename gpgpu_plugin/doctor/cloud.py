@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.domain import coverage
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import placement
 from gpgpu_plugin.objects import inventory
 
 # -- what each authority says -----------------------------------------------
@@ -65,7 +65,7 @@ class CloudRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Inventory:
+class ProviderInventory:
     """Inventory of one resource class."""
 
     total: int
@@ -73,7 +73,7 @@ class Inventory:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Provider:
+class ProviderRecord:
     """A resource provider in Placement.
 
     :ivar root: UUID of the provider of its compute node
@@ -84,7 +84,7 @@ class Provider:
     uuid: str
     name: str
     root: str = ''
-    inventories: Mapping[str, Inventory] = dataclasses.field(
+    inventories: Mapping[str, ProviderInventory] = dataclasses.field(
         default_factory=dict)
     traits: frozenset[str] = frozenset()
     allocations: Mapping[str, Mapping[str, int]] = dataclasses.field(
@@ -92,7 +92,7 @@ class Provider:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Server:
+class ServerRecord:
     """An instance, by Nova's REST API.
 
     :ivar task: what Nova is doing with it
@@ -103,7 +103,7 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Flavor:
+class FlavorRecord:
     """A flavor, and the resource classes that it requests."""
 
     name: str
@@ -112,11 +112,11 @@ class Flavor:
 
 # -- Placement --------------------------------------------------------------
 
-FindServer = Callable[[str], Server | None]
+FindServer = Callable[[str], ServerRecord | None]
 """Function that returns an instance by UUID; None: Nova does not have it."""
 
 
-def compare(record: HostRecord, providers: Mapping[str, Provider],
+def compare(record: HostRecord, providers: Mapping[str, ProviderRecord],
             find_server: FindServer) -> Iterator[drift.Drift]:
     """Yield the drifts of a host's groups.
 
@@ -149,8 +149,8 @@ def compare(record: HostRecord, providers: Mapping[str, Provider],
 
 
 def _inventories(host: str, group: inventory.GroupInventory,
-                 provider: Provider) -> Iterator[drift.Drift]:
-    wanted = {offer.resource_class: Inventory(
+                 provider: ProviderRecord) -> Iterator[drift.Drift]:
+    wanted = {offer.resource_class: ProviderInventory(
         total=offer.total, reserved=offer.reserved) for offer in group.types}
     for resource_class in sorted(wanted.keys() | provider.inventories.keys()):
         ours = wanted.get(resource_class)
@@ -165,20 +165,20 @@ def _inventories(host: str, group: inventory.GroupInventory,
             placement=_units(theirs))
 
 
-def _offered(found: Inventory | None) -> int:
+def _offered(found: ProviderInventory | None) -> int:
     return 0 if found is None else found.total - found.reserved
 
 
-def _units(found: Inventory | None) -> str:
+def _units(found: ProviderInventory | None) -> str:
     return ('none' if found is None
             else f'{found.total}, reserved {found.reserved}')
 
 
-def _allocations(record: HostRecord, provider: Provider,
+def _allocations(record: HostRecord, provider: ProviderRecord,
                  find_server: FindServer) -> Iterator[drift.Drift]:
     assigned = [row for row in record.assignments
                 if row.provider_uuid == provider.uuid]
-    found = coverage.of(assigned, provider.allocations)
+    found = placement.coverage_of(assigned, provider.allocations)
     for row in assigned:
         if row.allocated and row.uuid not in found.covered:
             yield drift.of(
@@ -200,7 +200,7 @@ def _allocations(record: HostRecord, provider: Provider,
             f'the instance is on {server.host or "no host"}')
 
 
-def unknown_providers(ours: Iterable[Provider],
+def unknown_providers(ours: Iterable[ProviderRecord],
                       nodes: Collection[str]) -> Iterator[drift.Drift]:
     """Yield providers with the plugin's traits below nodes of no host.
 
@@ -243,7 +243,7 @@ def services(hosts: Iterable[str],
                 nova='it has no nova-compute there')
 
 
-def flavors(found: Iterable[Flavor],
+def flavors(found: Iterable[FlavorRecord],
             resource_classes: Collection[str]) -> Iterator[drift.Drift]:
     """Yield flavors that request a class of the plugin that does not exist.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 
-class Severity(enum.StrEnum):
+class DriftSeverity(enum.StrEnum):
     """How bad a drift is.
 
     ``critical``: two tenants may get one GPU, or a guest may lose its GPU.
@@ -77,13 +77,13 @@ class Kind:
     """
 
     name: str
-    severity: Severity
+    severity: DriftSeverity
     meaning: str
     repair: Repair | None = None
     advice: str
 
 
-_CRITICAL, _WARNING, _UNKNOWN = Severity
+_CRITICAL, _WARNING, _UNKNOWN = DriftSeverity
 _COMPARED = ('The host asks Nova and its hypervisor again and releases what '
              'is still unused; no device of a running guest is released')
 _OFFERED = ('The host reads its provider in Placement and writes the '
@@ -317,7 +317,7 @@ class Drift:
         return self.name, self.host or '', self.subject
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> DriftSeverity:
         """Return the severity of its kind."""
         return BY_NAME[self.name].severity
 

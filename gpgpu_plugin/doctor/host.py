@@ -19,7 +19,7 @@ from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim
 
@@ -29,7 +29,7 @@ _CLEANED = (_State.DIRTY, _State.CLEANING, device_rules.QUARANTINED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Guest:
+class GuestDevices:
     """A libvirt domain, and the devices that it has.
 
     :ivar uuid: of the domain, which is that of the instance
@@ -71,13 +71,13 @@ class Hardware:
     """
 
     functions: tuple[pci.PCIFunction, ...] = ()
-    vgpus: Mapping[str, capability.VGPUCapability] = dataclasses.field(
+    vgpus: Mapping[str, vgpu.VGPUCapability] = dataclasses.field(
         default_factory=dict)
     designated: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Book:
+class BookRecords:
     """Content of the host's book.
 
     :ivar pending: UUIDs of assignments whose release is to be sent
@@ -102,12 +102,12 @@ class HostSnapshot:
     host: str
     listed: tuple[claim.Assignment, ...]
     devices: tuple[admin.DeviceInfo, ...]
-    book: Book
+    book: BookRecords
     hardware: Hardware
     building: frozenset[str] = frozenset()
     instances: Mapping[str, InstanceUse] = dataclasses.field(
         default_factory=dict)
-    guests: tuple[Guest, ...] | None = None
+    guests: tuple[GuestDevices, ...] | None = None
 
     @functools.cached_property
     def functions(self) -> Mapping[str, pci.PCIFunction]:
@@ -221,7 +221,7 @@ def _guests(seen: HostSnapshot) -> Iterator[drift.Drift]:
         uuid for function in seen.hardware.functions
         if function.address in ours
         and (vgpus := seen.hardware.vgpus.get(function.id)) is not None
-        and vgpus.mechanism is capability.VGPUMechanism.MDEV
+        and vgpus.mechanism is vgpu.VGPUMechanism.MDEV
         for uuid in vgpus.existing_vgpus}
     for guest in seen.guests or ():
         if guest.uuid in seen.building:
@@ -321,7 +321,7 @@ def _assigned_devices(seen: HostSnapshot) -> Iterator[drift.Drift]:
 
 
 def _not_ready(assignment: claim.Assignment, function: pci.PCIFunction,
-               vgpus: capability.VGPUCapability | None,
+               vgpus: vgpu.VGPUCapability | None,
                ) -> tuple[str, str] | None:
     """Return the name of a drift, and what sysfs says; None: it is ready."""
     if assignment.vgpu_type == naming.PASSTHROUGH:
@@ -365,7 +365,7 @@ def _unassigned_vgpus(seen: HostSnapshot) -> Iterator[drift.Drift]:
         if (vgpus is None or function.id in explained
                 or not managed.intersection((function.id, function.pf))):
             continue
-        if vgpus.mechanism is capability.VGPUMechanism.MDEV:
+        if vgpus.mechanism is vgpu.VGPUMechanism.MDEV:
             for uuid in set(vgpus.existing_vgpus) - known:
                 yield drift.of(
                     'mdev_unassigned', seen.host, uuid,

@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from gpgpu_plugin.domain import device
 from gpgpu_plugin.domain import health
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host
 from gpgpu_plugin.domain import variant
 
-_NAMED = 3
+_MAX_NAMED = 3
 """Number of names in a line."""
 
 
-class Severity(enum.StrEnum):
+class AttentionSeverity(enum.StrEnum):
     """Urgency of what is found.
 
     ``critical``: capacity or service is lost now, and no operator decided so.
@@ -62,9 +62,9 @@ class Cause(enum.StrEnum):
     HOLD_RETIRED = 'devices held as retired'
 
 
-_CRITICAL, _WARNING, _INFO = reversed(Severity)
+_CRITICAL, _WARNING, _INFO = reversed(AttentionSeverity)
 
-RULES: Mapping[Cause, tuple[Severity, str]] = types.MappingProxyType({
+RULES: Mapping[Cause, tuple[AttentionSeverity, str]] = types.MappingProxyType({
     Cause.NO_CONDUCTOR_FIT: (_CRITICAL, 'conductor ping'),
     Cause.HOST_SILENT: (_CRITICAL, 'host show {first}'),
     Cause.HOST_RESTORED: (_CRITICAL, 'host list'),
@@ -87,9 +87,9 @@ RULES: Mapping[Cause, tuple[Severity, str]] = types.MappingProxyType({
 """Severity of each cause, and the next command of gpgpu-manage."""
 
 _HOSTS = {
-    host_state.HostState.SILENT: Cause.HOST_SILENT,
-    host_state.HostState.RESTORED: Cause.HOST_RESTORED,
-    host_state.HostState.DISABLED: Cause.HOST_DISABLED}
+    host.HostState.SILENT: Cause.HOST_SILENT,
+    host.HostState.RESTORED: Cause.HOST_RESTORED,
+    host.HostState.DISABLED: Cause.HOST_DISABLED}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Line:
     :ivar where: the first names
     """
 
-    severity: Severity
+    severity: AttentionSeverity
     what: str
     count: int
     where: str
@@ -111,12 +111,12 @@ def of_host(state: str | None, *, draining: bool) -> Iterator[Cause]:
 
     A host that is drained may be silent, since it is emptied for a repair.
 
-    :param state: a domain.host_state.HostState; None: not known
+    :param state: a domain.host.HostState; None: not known
     """
     if draining:
         yield Cause.HOST_DRAINING
     elif state in _HOSTS:
-        yield _HOSTS[host_state.HostState(state)]
+        yield _HOSTS[host.HostState(state)]
 
 
 def of_holds(kinds: Collection[str]) -> Iterator[Cause]:
@@ -124,8 +124,8 @@ def of_holds(kinds: Collection[str]) -> Iterator[Cause]:
 
     :param kinds: of its own holds
     """
-    for kind in hold.HoldKind:
-        if kind in kinds and (kind in hold.BY_OPERATORS
+    for kind in device.HoldKind:
+        if kind in kinds and (kind in device.BY_OPERATORS
                               or not is_decided(kinds)):
             yield Cause[f'HOLD_{kind.name}']
 
@@ -147,14 +147,14 @@ def of_device(gpu_health: str | None, kinds: Collection[str], *,
 
 def is_decided(kinds: Collection[str]) -> bool:
     """Return whether an operator has withdrawn a device, and so knows it."""
-    return not hold.DECIDED.isdisjoint(kinds)
+    return not device.DECIDED.isdisjoint(kinds)
 
 
 def of_variant(status: str, reason: str | None) -> Iterator[Cause]:
     """Yield the cause that a variant is listed for, if there is one."""
     if reason:
         yield Cause.VARIANT_DOUBTFUL
-    elif status != variant.Status.READY:
+    elif status != variant.VariantStatus.READY:
         yield Cause.VARIANT_PENDING
 
 
@@ -182,15 +182,15 @@ def lines(found: Iterable[tuple[Cause, str]]) -> list[Line]:
 
 def _line(cause: Cause, names: Sequence[str]) -> Line:
     severity, command = RULES[cause]
-    more = len(names) - _NAMED
+    more = len(names) - _MAX_NAMED
     return Line(
         severity=severity, what=cause, count=len(names),
-        where=', '.join(names[:_NAMED]) + (
+        where=', '.join(names[:_MAX_NAMED]) + (
             f' and {more} more' if more > 0 else ''),
         next_command=f'gpgpu-manage {command.format(first=names[0])}')
 
 
 def exit_code(found: Iterable[Line]) -> int:
     """Return 2 if a line is critical, 1 if one is a warning, else 0."""
-    order = list(Severity)
+    order = list(AttentionSeverity)
     return max((order.index(line.severity) for line in found), default=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cleaning policies: what must be proven before the next tenant gets a device.
+"""Cleaning policies: what must be proven before the next tenant.
 
 A cleaning is a ladder of steps, which the host takes in order. Each returns
 its evidence as data, and the conductor judges all of it by the policy of the
@@ -59,18 +59,18 @@ ABOUT_MEMORY = frozenset({
 MEMORY = 'memory'
 """Fact that is 1 if a step of a third party says something about memory."""
 
-LONGEST_REASON = 4000
+MAX_REASON = 4000
 """Characters of a text that a host sends and that is stored for operators."""
 
 _LARGEST_FACTS = 65536
 _CONFIGURATION = 'configuration'
 _MIB = 1024 ** 2
 # Characters that the database stores.
-_LONGEST = 255
+_MAX_LENGTH = 255
 _STEP = re.compile(r'[a-z0-9]+(-[a-z0-9]+)*')
 
 
-class Outcome(enum.StrEnum):
+class StepOutcome(enum.StrEnum):
     """Outcome of a step.
 
     ``inapplicable``: the step can say nothing about this device, which is no
@@ -94,7 +94,7 @@ class StepResult:
     """
 
     step: str
-    outcome: Outcome
+    outcome: StepOutcome
     reason: str
     facts: dict[str, str | int] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
@@ -105,9 +105,9 @@ class StepResult:
 
 def shortened(text: str) -> str:
     """Return a text that any database stores, the beginning of a long one."""
-    if len(text) <= LONGEST_REASON:
+    if len(text) <= MAX_REASON:
         return text
-    return f'{text[:LONGEST_REASON]}... ({len(text)} characters)'
+    return f'{text[:MAX_REASON]}... ({len(text)} characters)'
 
 
 def bounded(results: Sequence[StepResult]) -> tuple[StepResult, ...]:
@@ -175,7 +175,7 @@ def check_policy(text: str) -> str:
     if text in POLICIES:
         return text
     steps = text.split(SEPARATOR)
-    if (len(text) > _LONGEST or len(steps) < 2
+    if (len(text) > _MAX_LENGTH or len(steps) < 2
             or steps[0] not in (RESET, FLR) or HOST_DRIVER in steps
             or CANARY in steps[:-1] or len(set(steps)) < len(steps)
             or not all(_STEP.fullmatch(step) for step in steps)):
@@ -256,12 +256,12 @@ def failure(results: Sequence[StepResult], steps: Sequence[str],
     :param memory_mib: MiB of the device's memory; None: as the host says
     """
     failed = [result for result in results
-              if result.outcome is Outcome.FAILED]
+              if result.outcome is StepOutcome.FAILED]
     by_name: dict[str, StepResult] = {}
     for result in results:
         # Of two results, the one that does not pass counts.
         if (result.step not in by_name
-                or result.outcome is not Outcome.PASSED):
+                or result.outcome is not StepOutcome.PASSED):
             by_name[result.step] = result
     # The host takes no step after a failure: those are not missing.
     unproven = [_unproven(by_name.get(step), step, memory_mib)
@@ -275,7 +275,7 @@ def _unproven(result: StepResult | None, step: str,
     """Return why a required step is no evidence; None: it is."""
     if result is None:
         return f'{step} is required, and the host did not do it'
-    if result.outcome is not Outcome.PASSED:
+    if result.outcome is not StepOutcome.PASSED:
         return str(result)
     if step not in (SCRUB, SCRUB_GUEST):
         return None
@@ -296,10 +296,10 @@ def is_harmless(results: Sequence[StepResult], steps: Sequence[str],
     clean, and another policy may prove that it is.
     """
     mute = {result.step for result in results
-            if result.outcome is Outcome.INAPPLICABLE}
+            if result.outcome is StepOutcome.INAPPLICABLE}
     return failure(
         [result for result in results
-         if result.outcome is not Outcome.INAPPLICABLE],
+         if result.outcome is not StepOutcome.INAPPLICABLE],
         [step for step in steps if step not in mute], memory_mib) is None
 
 
@@ -317,3 +317,75 @@ def is_proven(passed: str | None, steps: Sequence[str]) -> bool:
     """
     return passed is not None and set(steps).issubset(
         passed.split(SEPARATOR))
+
+
+# -- Knobs: settings in a GPU's firmware that a reset does not change.
+#
+# A guest can change them, and its successor gets the GPU so: without ECC, for
+# example, bits can be flipped by hammering rows of memory (GPUHammer). The
+# vendor's tool reads and resets them. Source of the names and defaults:
+# NVIDIA/gpu-admin-tools v2026.02.24, knob_defaults in nvidia_gpu_tools.py.
+
+
+KNOB_ON, KNOB_OFF, KNOB_UNKNOWN = 'on', 'off', 'unknown'
+ECC, MIG, CC, PPCIE = 'ecc', 'mig', 'cc', 'ppcie'
+
+_A = nvidia.Architecture
+# Confidential computing, and protected PCIe.
+_WITH_CC = {ECC: KNOB_ON, CC: KNOB_OFF}
+_DEFAULTS: Mapping[nvidia.Architecture, Mapping[str, str]] = {
+    _A.TURING: {ECC: KNOB_ON}, _A.GA100: {ECC: KNOB_ON, MIG: KNOB_OFF},
+    _A.AMPERE: {ECC: KNOB_ON}, _A.ADA: {ECC: KNOB_ON},
+    _A.HOPPER: {**_WITH_CC, PPCIE: KNOB_OFF},
+    _A.GB1XX: _WITH_CC, _A.GB2XX: _WITH_CC}
+
+_NAME = re.compile('[a-z0-9_]+')
+_EXPECTED = ('one JSON object of names in lower case and texts, such as '
+             '{"ecc": "on", "mig": "off"}')
+
+
+def default_knobs(vendor: str | None,
+                  device: str | None) -> Mapping[str, str] | None:
+    """Return the defaults of a model's knobs, by name.
+
+    :param vendor: PCI id
+    :param device: PCI id
+    :returns: None: they are not known
+    """
+    architecture = nvidia.architecture(vendor, device)
+    return None if architecture is None else _DEFAULTS[architecture]
+
+
+def parse_knobs(text: str) -> dict[str, str]:
+    """Return the knobs that a program printed, by name.
+
+    :raises Invalid: it is not one JSON object of texts
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(
+            _NAME.fullmatch(name) and isinstance(value, str)
+            for name, value in found.items()):
+        raise exception.Invalid(
+            field='knobs', value=text, expected=_EXPECTED)
+    return found
+
+
+def knobs_text(values: Mapping[str, str]) -> str:
+    """Return knobs as evidence: JSON, sorted by name."""
+    return json.dumps(values, sort_keys=True)
+
+
+def knob_differences(found: Mapping[str, str],
+                     expected: Mapping[str, str]) -> list[str]:
+    """Return how knobs differ from their defaults.
+
+    A knob that is not shown is unknown, and so not at its default.
+
+    :param found: values by name; names without a default are not compared
+    """
+    return [f'{name} is {found.get(name, KNOB_UNKNOWN)}, not {value}'
+            for name, value in expected.items()
+            if found.get(name, KNOB_UNKNOWN) != value]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Life cycle of a device: states, events and the table of both.
+"""Life cycle of a device: states, events, holds.
 
                         claim                activate
       +----------> available -----> provisioning -----> assigned
@@ -21,20 +21,22 @@ is new, may have been used or elsewhere, has not passed what is required now,
 or an operator has it cleaned. ``accept`` is for a new GPU that got VFs, which
 are cleaned in its place, and for an operator who takes a new device as clean.
 
-Holds (``domain.hold``), ``present`` (seen by the last scan) and ``health``
+Holds (``HoldKind``), ``present`` (seen by the last scan) and ``health``
 (``domain.health``) are separate facts, not states: none of them changes the
 state of an assigned device, or its assignment.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import math
+import statistics
 import types
 from collections.abc import Collection
 from collections.abc import Mapping
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import hold
 
 
 class DeviceKind(enum.StrEnum):
@@ -138,16 +140,16 @@ ASKED: Mapping[DeviceEvent, str] = types.MappingProxyType({
 """Participle of each event, for messages: "it cannot be cleaned"."""
 
 _COMMAND = '"gpgpu-manage device'
+_HOLD = '"gpgpu-manage hold add'
 
 ADVICE: Mapping[str, str] = types.MappingProxyType({
-    _S.AVAILABLE: f'{_COMMAND} quarantine" or {_COMMAND} set --disable" '
-                  f'holds it, {_COMMAND} clean" has it cleaned',
+    _S.AVAILABLE: f'{_HOLD}" holds it, {_COMMAND} release" has it cleaned',
     _S.PROVISIONING: 'an instance is getting it: wait, or delete its server',
     _S.ASSIGNED: 'migrate or delete the server that has it first',
     _S.DIRTY: f'its host cleans it: wait, or see {_COMMAND} show"',
-    _S.CLEANING: f'its host cleans it: wait, or see {_COMMAND} history"',
+    _S.CLEANING: f'its host cleans it: wait, or see {_COMMAND} show"',
     QUARANTINED: f'{_COMMAND} release" has it cleaned and offered, '
-                 f'{_COMMAND} retire" takes it out of the cloud',
+                 f'{_HOLD} --kind retired" takes it out of the cloud',
     RETIRED: f'{_COMMAND} release" brings it back after a cleaning, '
              f'{_COMMAND} replace" accepts another card in its place'})
 """Advice to an operator whose command a device in a state refuses."""
@@ -195,7 +197,7 @@ def own_state(state: str, holds: Collection[str]) -> str:
     :param holds: kinds of its holds, and of those of its GPU
     """
     return str(state) if state in ASSIGNED_STATES else (
-        hold.shown_as(holds) or str(state))
+        shown_as(holds) or str(state))
 
 
 def shown_state(state: str, *, holds: Collection[str], present: bool,
@@ -222,6 +224,115 @@ def shown_state(state: str, *, holds: Collection[str], present: bool,
         return UNMANAGED
     if not present:
         return MISSING
-    if is_available and hold.HoldKind.DISABLED in holds:
+    if is_available and HoldKind.DISABLED in holds:
         return DISABLED
     return UNKNOWN if is_available and restored else own
+
+
+# -- Holds: reasons for which a device is not offered, whatever its state is.
+#
+# A hold of a host holds all its devices. One of a GPU holds its VFs and the
+# vGPUs on it, too. On an assigned device it waits: the assignment goes on, and
+# nothing needs to be remembered for its end.
+
+
+class HoldKind(enum.StrEnum):
+    """Kind of a hold; a device has each at most once.
+
+    ``retired``: an operator takes it out of the cloud for good.
+    ``quarantined``: an operator withdraws it. ``failed``: its cleaning failed,
+    it failed while a guest was to get it, or its state contradicted its
+    assignments. ``identity_changed``: a scan found it in the place of another
+    device. ``disabled``: an operator does not offer it for now.
+    """
+
+    RETIRED = 'retired'
+    QUARANTINED = 'quarantined'
+    FAILED = 'failed'
+    IDENTITY_CHANGED = 'identity_changed'
+    DISABLED = 'disabled'
+
+
+class HostHoldKind(enum.StrEnum):
+    """Kind of a hold of a host; a host has each at most once.
+
+    ``restored``: the database was restored from a backup, and the host has not
+    reported what it has since. ``draining``: an operator lets no instance get
+    a device of it. ``service_disabled``: nova-compute is disabled in Nova,
+    which then selects the host for nothing; what it offers stays the same.
+    """
+
+    RESTORED = 'restored'
+    DRAINING = 'draining'
+    SERVICE_DISABLED = 'service_disabled'
+
+
+HOLD_KINDS = (*HoldKind, *HostHoldKind)
+"""Kinds of all holds."""
+
+QUARANTINE = frozenset({
+    HoldKind.QUARANTINED, HoldKind.FAILED, HoldKind.IDENTITY_CHANGED})
+"""Kinds for which a device is shown as quarantined."""
+
+WITHDRAWING = QUARANTINE | {HoldKind.RETIRED}
+"""Kinds that keep a device from being cleaned, and after which it is cleaned.
+
+``device release`` removes them.
+"""
+
+DECIDED = frozenset({HoldKind.QUARANTINED, HoldKind.RETIRED})
+"""Kinds with which an operator withdraws a device.
+
+They follow the number of its card.
+"""
+
+BY_OPERATORS = (HoldKind.QUARANTINED, HoldKind.DISABLED, HoldKind.RETIRED)
+"""Kinds that operators set."""
+
+
+def is_withdrawn(kinds: Collection[str]) -> bool:
+    """Return whether one of the kinds withdraws a device."""
+    return not WITHDRAWING.isdisjoint(kinds)
+
+
+def shown_as(holds: Collection[str]) -> str | None:
+    """Return the word for holds that withdraw a device; None: none does."""
+    if HoldKind.RETIRED in holds:
+        return str(HoldKind.RETIRED)
+    return (None if QUARANTINE.isdisjoint(holds)
+            else str(HoldKind.QUARANTINED))
+
+
+# -- Progress of a host with the cleaning of its new devices.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstCleanings:
+    """The devices that a host offers once it has cleaned them.
+
+    :ivar devices: all of them
+    :ivar cleaned: those that are clean
+    :ivar waiting: new ones that its host has yet to clean
+    :ivar cleaning: those of ``waiting`` that it is cleaning now
+    :ivar stuck: new ones that cannot pass their cleaning policy
+    """
+
+    devices: int
+    cleaned: int
+    waiting: int
+    cleaning: int
+    stuck: int
+
+    def text(self, seconds: Collection[float]) -> str:
+        """Return the progress as one phrase.
+
+        :param seconds: how long cleanings of such devices took
+        """
+        parts = [f'{self.cleaned} of {self.devices} cleaned']
+        if self.stuck:
+            parts.append(f'{self.stuck} need another cleaning policy')
+        if self.waiting and seconds:
+            rounds = math.ceil(self.waiting / max(self.cleaning, 1))
+            minutes = math.ceil(rounds * statistics.median(seconds) / 60)
+            parts.append(f'about {max(minutes, 1)} min')
+        return ', '.join(parts)

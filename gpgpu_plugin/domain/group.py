@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU group with its devices and assignments, and what can be claimed."""
+"""A GPU group with its devices, and what can be claimed of it."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import fabric
 from gpgpu_plugin.domain import gpu as gpu_rules
-from gpgpu_plugin.domain import inventory
-from gpgpu_plugin.domain import link_table
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.domain import variant as variant_mod
-from gpgpu_plugin.domain.allocation import links as links_mod
-from gpgpu_plugin.domain.allocation import offer as offer_mod
+from gpgpu_plugin.domain import vgpu
+from gpgpu_plugin.domain.allocation import offer
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import capacity
-from gpgpu_plugin.domain.vgpu import driver_capacity
-from gpgpu_plugin.domain.vgpu import vgpu_type as vgpu_type_mod
 
 _AVAILABLE = device_rules.DeviceState.AVAILABLE
 
@@ -40,7 +35,7 @@ class Device:
     :ivar id: stable id
     :ivar parent_id: stable id of a VF's PF or of an mdev row's GPU
     :ivar is_managed: whether it is in a group
-    :ivar holds: kinds of its holds, and of those of its GPU (domain.hold)
+    :ivar holds: kinds of its holds, and of those of its GPU (domain.device)
     :ivar vgpu_type: type of the vGPU that exists or may exist; None: none
         exists
     :ivar function: None for an mdev row
@@ -58,8 +53,8 @@ class Device:
     vgpu_type: str | None = None
     placement_id: int | None = None
     function: pci.PCIFunction | None = None
-    vgpus: capability.VGPUCapability | None = None
-    driver: driver_capacity.DriverCapacity | None = None
+    vgpus: vgpu.VGPUCapability | None = None
+    driver: vgpu.DriverCapacity | None = None
 
     @property
     def is_claimable(self) -> bool:
@@ -85,12 +80,12 @@ class Device:
         return self.vgpus.existing_vgpus if self.vgpus is not None else ()
 
     @functools.cached_property
-    def types(self) -> Mapping[str, vgpu_type_mod.VGPUType]:
+    def types(self) -> Mapping[str, vgpu.VGPUType]:
         """Return the types that the GPU can be partitioned into, by name."""
-        return driver_capacity.types(self.vgpus, self.driver)
+        return vgpu.reported_types(self.vgpus, self.driver)
 
     @functools.cached_property
-    def capacities(self) -> dict[_Circumstances, capacity.GPUCapacity]:
+    def capacities(self) -> dict[_Circumstances, vgpu.GPUCapacity]:
         """Return what is known of the GPU's capacity without vGPUs.
 
         Most GPUs of a group stay as they are when one of them changes, and
@@ -102,7 +97,7 @@ class Device:
     def has_vf_vgpus(self) -> bool:
         """Return whether each vGPU is one of the GPU's VFs."""
         return (self.vgpus is not None
-                and self.vgpus.mechanism == capability.VGPUMechanism.VF)
+                and self.vgpus.mechanism == vgpu.VGPUMechanism.VF)
 
     def shown_state(self, children: Collection[Device] = ()) -> str:
         """Return the state that operators see, as one word.
@@ -158,7 +153,7 @@ class GroupCapacity:
     :ivar foreign_vgpus: VFs of its GPUs that are not in the group, such as
         those that Nova assigns, and that may have a vGPU
     :ivar assignments: active ones, in the order of their claims
-    :ivar own_links: its table of link partitions (domain.link_table); None:
+    :ivar own_links: its table of link partitions (domain.fabric); None:
         that of its variant
     """
 
@@ -229,7 +224,7 @@ class GroupCapacity:
                        f'host; see "gpgpu-manage vgpu-type enable"')
 
     @functools.cached_property
-    def links(self) -> links_mod.Links | None:
+    def links(self) -> fabric.Links | None:
         """Return how the GPUs are linked; None: nobody said.
 
         What an operator stated comes before what drivers report.
@@ -238,12 +233,12 @@ class GroupCapacity:
                      if gpu.function is not None}
         table = self.own_links or self.variant.link_partitions
         if table is None:
-            return links_mod.of_hives({
+            return fabric.links_of_hives({
                 gpu_id: function.hive
                 for gpu_id, function in functions.items()})
-        return link_table.parse(table).links([
-            link_table.GPU(id=gpu_id, address=function.address,
-                           slot=function.slot)
+        return fabric.parse_link_table(table).links([
+            fabric.TableGPU(id=gpu_id, address=function.address,
+                            slot=function.slot)
             for gpu_id, function in functions.items()])
 
     def partitions_of(self, gpu_id: str) -> tuple[str, ...]:
@@ -283,15 +278,15 @@ class GroupCapacity:
                     or pci.VGPU_TYPES in gpu.function.unreadable
                     or gpu_rules.passthrough_refusal(gpu.function)
                     or (not self.variant.unsupported_ok
-                        and unsupported.reason(gpu.function)))
+                        and gpu_rules.unsupported_reason(gpu.function)))
 
     @functools.cached_property
-    def gpu_capacities(self) -> tuple[capacity.GPUCapacity, ...]:
+    def gpu_capacities(self) -> tuple[vgpu.GPUCapacity, ...]:
         """Return the capacity of each GPU, in the order of ``gpus``."""
         return tuple(self._gpu_capacity(gpu) if self.children[gpu.id]
                      else self._kept_capacity(gpu) for gpu in self.gpus)
 
-    def _kept_capacity(self, gpu: Device) -> capacity.GPUCapacity:
+    def _kept_capacity(self, gpu: Device) -> vgpu.GPUCapacity:
         """Return the capacity of a GPU without VFs and mdev rows."""
         on = (self.draining, self.variant.mix_policy,
               self.variant.unsupported_ok)
@@ -299,21 +294,21 @@ class GroupCapacity:
             gpu.capacities[on] = self._gpu_capacity(gpu)
         return gpu.capacities[on]
 
-    def _gpu_capacity(self, gpu: Device) -> capacity.GPUCapacity:
+    def _gpu_capacity(self, gpu: Device) -> vgpu.GPUCapacity:
         used = [child for child in self.children[gpu.id]
                 if child.may_have_vgpu]
-        vgpus = [capacity.VGPU(vgpu_type=child.vgpu_type or capacity.UNKNOWN,
-                               placement_id=child.placement_id)
+        vgpus = [vgpu.VGPU(vgpu_type=child.vgpu_type or vgpu.UNKNOWN_TYPE,
+                           placement_id=child.placement_id)
                  for child in used]
-        vgpus += [capacity.VGPU(vgpu_type=capacity.UNKNOWN)] * len(
+        vgpus += [vgpu.VGPU(vgpu_type=vgpu.UNKNOWN_TYPE)] * len(
             gpu.foreign_vgpus)
         function = gpu.function
-        return capacity.GPUCapacity(
+        return vgpu.GPUCapacity(
             id=gpu.id, offered=self._is_claimable(gpu),
             passthrough=self._is_whole(gpu), types=gpu.types,
-            mix_policy=capacity.VGPUMixPolicy(self.variant.mix_policy),
+            mix_policy=vgpu.VGPUMixPolicy(self.variant.mix_policy),
             vgpus=tuple(vgpus),
-            driver_available=driver_capacity.available(
+            driver_available=vgpu.reported_available(
                 gpu.driver, {child.id: child.vgpu_type for child in used}),
             numa_node=function.numa_node if function is not None else None,
             switch=(function.switch_path[-1]
@@ -330,7 +325,7 @@ class GroupCapacity:
 
     def free_vfs(self, gpu: Device) -> list[Device]:
         """Return the VFs of a GPU that a claim may take, by number."""
-        has_plain_vfs = any(map(vgpu_type_mod.is_of_plain_vfs, gpu.types))
+        has_plain_vfs = any(map(vgpu.is_of_plain_vfs, gpu.types))
         return sorted(
             (child for child in self.children[gpu.id]
              if child.function is not None and self._is_claimable(child)
@@ -346,9 +341,9 @@ class GroupCapacity:
              if child.kind == device_rules.DeviceKind.MDEV
              and child.state == _AVAILABLE), key=lambda row: row.id)
 
-    def offer(self, offered: OfferedType) -> offer_mod.TypeOffer:
+    def offer(self, offered: OfferedType) -> offer.TypeOffer:
         """Return what the group offers of one of its types."""
-        return offer_mod.TypeOffer(
+        return offer.TypeOffer(
             vgpu_type=offered.vgpu_type, gpus=self.gpu_capacities,
             enabled=offered.enabled,
             links=self.links if offered.is_passthrough else None)
@@ -364,13 +359,13 @@ class GroupCapacity:
         return [gpu.max_instances(offered.vgpu_type)
                 for gpu in self.gpu_capacities]
 
-    def desired(self, offered: OfferedType) -> inventory.Desired | None:
+    def desired(self, offered: OfferedType) -> naming.DesiredInventory | None:
         """Return the inventory of one of the types in Placement."""
         allocated = collections.Counter(
             assigned.instance_uuid for assigned in self.assignments
             if assigned.allocated
             and assigned.vgpu_type == offered.vgpu_type)
-        return inventory.desired(
+        return naming.desired_inventory(
             max_instances=sum(self.max_instances(offered)),
             available=self.available(offered),
             allocated=allocated.total(),
@@ -387,9 +382,9 @@ class GroupCapacity:
             gpu.shown_state(self.children[gpu.id])
             for gpu in self.gpus).items()))
 
-    def found_types(self) -> dict[str, vgpu_type_mod.VGPUType]:
+    def found_types(self) -> dict[str, vgpu.VGPUType]:
         """Return the types that the GPUs can be partitioned into, by name."""
-        found: dict[str, vgpu_type_mod.VGPUType] = {}
+        found: dict[str, vgpu.VGPUType] = {}
         for gpu in self.gpus:
             for name, known in gpu.types.items():
                 found.setdefault(name, known)
@@ -398,3 +393,36 @@ class GroupCapacity:
 
 def _vf_index(vf: Device) -> int:
     return vf.function.vf_index or 0 if vf.function is not None else 0
+
+
+# -- Which device a unit of a claim gets: the GPU, a VF or an mdev row.
+#
+# The claim and the plan of a drain (domain.what_if) select units of GPUs; this
+# is the rule of both for what comes next.
+
+
+def device_of_unit(group: GroupCapacity, unit: offer.Selection,
+                   taken: Collection[str]) -> Device:
+    """Return the device of a unit; an mdev row may be new.
+
+    :param taken: ids of devices that other units of the claim got
+    """
+    gpu = next(gpu for gpu in group.gpus if gpu.id == unit.gpu_id)
+    if unit.vgpu_type == naming.PASSTHROUGH:
+        return gpu
+    free = (group.free_vfs(gpu) if gpu.has_vf_vgpus
+            else group.free_mdev_rows(gpu))
+    found = next((device for device in free if device.id not in taken), None)
+    return found or Device(
+        id=free_mdev_id(gpu.id, {
+            *taken, *(child.id for child in group.children[gpu.id])}),
+        parent_id=gpu.id, kind=device_rules.DeviceKind.MDEV)
+
+
+def free_mdev_id(gpu_id: str, existing: Collection[str]) -> str:
+    """Return the stable id of a new mdev row of a GPU.
+
+    :param existing: stable ids of the rows that exist
+    """
+    ids = (pci.mdev_row_id(gpu_id, number) for number in itertools.count())
+    return next(mdev_id for mdev_id in ids if mdev_id not in existing)

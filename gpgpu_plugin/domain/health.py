@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of a GPU, judged by what its host reads of it.
+"""Health of a GPU as its host reads it, and resets that do not help.
 
 A GPU is degraded by a PCIe link with fewer lanes than both of its ends have,
 or by uncorrectable errors since its last cleaning. The speed of a link is not
@@ -12,6 +12,8 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from collections.abc import Sequence
+
+from gpgpu_plugin.domain import pci
 
 
 class Health(enum.StrEnum):
@@ -135,3 +137,42 @@ def unreadable() -> Condition:
     """Return the health of a GPU whose configuration space is unreadable."""
     return Condition(health=Health.UNKNOWN,
                      reason='its configuration space cannot be read')
+
+
+# -- Hardware that a reset leaves as it was, or kills.
+#
+# The kernel offers these resets all the same, so nobody else says so. Sources:
+# NVIDIA/open-gpu-kernel-modules #1353, tinygrad #18199 and
+# drivers/pci/quirks.c (FLR of GB202 GPUs); Dstack-TEE/dstack #1048 (session
+# state of Hopper GPUs); amd/MxGPU-Virtualization #25 (MI300X).
+
+
+_HANGS = 'an FLR can hang this GPU until the next power cycle'
+_KEEPS = ('an FLR keeps state of the session with the firmware of this GPU, '
+          'which a reset of the bus clears')
+_KILLS = ('this GPU does not answer after a reset until its host is booted '
+          'again')
+
+# By vendor and the begin of the device id: GH100, GB100 to GB110; GB202.
+_FLR = {
+    ('10de', '23'): _KEEPS, ('10de', '29'): _KEEPS, ('10de', '31'): _KEEPS,
+    ('10de', '2b85'): _HANGS, ('10de', '2b87'): _HANGS,
+    ('10de', '2b8c'): _HANGS, ('10de', '2bb'): _HANGS}
+_ANY = {('1002', '74a'): _KILLS, ('1002', '75a'): _KILLS}
+
+
+def broken_reset_reason(function: pci.PCIFunction, *,
+                        alone: bool) -> str | None:
+    """Return why a function must not be reset, or why that proves nothing.
+
+    VFs have ids of their own, and are reset well.
+
+    :returns: None: no problem is known
+    :param alone: whether the function is reset on its own (FLR) instead of
+        its whole card
+    """
+    broken = {**_FLR, **_ANY} if alone else _ANY
+    return next(
+        (why for (vendor, device), why in broken.items()
+         if function.pf is None and function.vendor == vendor
+         and (function.device or '').startswith(device)), None)

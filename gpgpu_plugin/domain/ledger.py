@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger of cleanings: one chain of records per device.
+"""The ledger of cleanings: a chain of records per device; its export.
 
 A record says how a cleaning ended, with its evidence, or why a device is
 quarantined or was released from quarantine. Its content is canonical JSON,
@@ -18,8 +18,10 @@ import hashlib
 import json
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import device as device_rules
 
 VERSION = 1
 """Version of the fields of a record."""
@@ -27,7 +29,7 @@ VERSION = 1
 PAGE_SIZE = 100
 """Number of records that a caller gets at once; each may be of many kB."""
 
-_LONGEST = 1e9
+_MAX_SECONDS = 1e9
 
 
 class Verdict(enum.StrEnum):
@@ -171,12 +173,12 @@ def record(entry: Entry) -> Record:
 def _finite(result: cleaning.StepResult) -> cleaning.StepResult:
     """Return a result whose duration is finite, in seconds rounded to ms."""
     # In this order: neither comparison is true of NaN, which becomes 0.
-    seconds = max(0.0, min(float(result.seconds), _LONGEST))
+    seconds = max(0.0, min(float(result.seconds), _MAX_SECONDS))
     return dataclasses.replace(result, seconds=round(seconds, 3))
 
 
-def defect(records: Iterable[Record], head: Head,
-           later: Head | None = None) -> str | None:
+def chain_defect(records: Iterable[Record], head: Head,
+                 later: Head | None = None) -> str | None:
     """Return what is wrong with a whole chain, at its first record that is.
 
     :param head: read before the records: a chain may have become longer
@@ -232,3 +234,138 @@ def _is_entry(fields: Mapping[str, object]) -> bool:
                 and isinstance(result.get('facts'), dict)
                 and result.keys() >= {'step', 'outcome'}
                 for result in results))
+
+
+# -- Export of a device's ledger in the form of NVIDIA's check SEC21-05.
+#
+# The check (``BmGpuMemorySanitizationCheck`` of NVIDIA's ai-cloud-validation)
+# reads one entry per machine. Here a GPU takes the place of a machine, since
+# this plugin cleans GPUs one by one.
+
+
+PLATFORM = 'openstack'
+
+_AVAILABLE, _IN_USE, _SANITIZING = 'available', 'in_use', 'sanitizing'
+_ERROR, _MAINTENANCE = 'error', 'maintenance'
+_DELETED = 'decommissioned'
+
+_S, _V = device_rules.DeviceState, Verdict
+
+_OF_STATE: Mapping[str, str] = {
+    _S.AVAILABLE: _AVAILABLE, _S.PROVISIONING: _IN_USE, _S.ASSIGNED: _IN_USE,
+    _S.DIRTY: _SANITIZING, _S.CLEANING: _SANITIZING,
+    device_rules.QUARANTINED: _ERROR, device_rules.RETIRED: _DELETED}
+"""Names of the check for shown states; all others are ``maintenance``."""
+
+_OF_VERDICT: Mapping[str, tuple[str, ...]] = {
+    _V.PASSED: (_SANITIZING, _AVAILABLE), _V.FAILED: (_SANITIZING, _ERROR),
+    _V.OUTDATED: (_SANITIZING,), _V.INTERRUPTED: (_SANITIZING,),
+    _V.QUARANTINED: (_ERROR,), _V.RELEASED: (_MAINTENANCE,),
+    _V.ACCEPTED: (_MAINTENANCE,)}
+
+_TRANSITIONS = 20
+"""Number of transitions that are listed, the last ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Present:
+    """A device as it is now.
+
+    :ivar shown_state: None: it was deleted
+    :ivar vendor: PCI id
+    """
+
+    shown_state: str | None = None
+    in_use: bool = False
+    host: str = ''
+    address: str = ''
+    vendor: str = ''
+    variant: str = ''
+
+
+def export_sanitization(head: Head, records: Sequence[Record],
+                        present: Present, later: Head | None = None,
+                        ) -> dict[str, object]:
+    """Return what the check reads, of one device.
+
+    :param later: see chain_defect
+    """
+    defect = chain_defect(records, head, later)
+    # Nothing can be said of a device whose records are not whole.
+    machines = [] if defect else [_machine(
+        head, [found.fields for found in records], present)]
+    return {
+        'success': defect is None, 'platform': PLATFORM, 'site_id': '',
+        'machines_checked': len(machines), 'error': defect or '',
+        'machines': machines}
+
+
+def _machine(head: Head, entries: Sequence[Mapping[str, object]],
+             present: Present) -> dict[str, object]:
+    status = (_DELETED if present.shown_state is None
+              else _OF_STATE.get(present.shown_state, _MAINTENANCE))
+    transitions = _transitions(entries, status)
+    return {
+        'machine_id': head.device_uuid, 'status': status,
+        'available': status == _AVAILABLE and not present.in_use,
+        'in_use': status == _IN_USE, 'has_gpu': True,
+        # Unless it has no records, which it should have.
+        'served_tenant': _IN_USE in transitions or (
+            head.was_cleaned and not entries),
+        'sanitized': _is_sanitized(
+            entries, is_being_cleaned=status == _SANITIZING,
+            was_cleaned=head.was_cleaned),
+        'stale_tenant_binding': status == _AVAILABLE and present.in_use,
+        'vendor': present.vendor, 'product_name': present.variant,
+        'bios_version': '', 'transitions': transitions[-_TRANSITIONS:],
+        # Not the check's: where the evidence is.
+        'host': present.host, 'address': present.address,
+        'records': head.number, 'last_hash': head.hash}
+
+
+def _transitions(entries: Iterable[Mapping[str, object]],
+                 status: str) -> list[str]:
+    """Return the check's names of what happened, until now."""
+    found: list[str] = []
+    tenancy: object = None
+    for entry in entries:
+        if entry['assignment_uuid'] not in (None, tenancy):
+            tenancy = entry['assignment_uuid']
+            found.append(_IN_USE)
+        found += _OF_VERDICT[str(entry['verdict'])]
+    found.append(status)
+    return [name for name, before in zip(found, ['', *found], strict=False)
+            if name != before]
+
+
+def _is_sanitized(entries: Sequence[Mapping[str, object]], *,
+                  is_being_cleaned: bool, was_cleaned: bool) -> bool:
+    """Return whether the device passed a cleaning after each tenant.
+
+    A cleaning counts if a step that says something about memory passed.
+
+    :param is_being_cleaned: that after the last tenant has not ended yet
+    """
+    tenancy: object = None
+    # Its records are gone, or were never written.
+    is_pending = was_cleaned and not entries
+    for entry in entries:
+        if entry['assignment_uuid'] not in (None, tenancy):
+            if is_pending:
+                return False
+            tenancy, is_pending = entry['assignment_uuid'], True
+        if entry['verdict'] == _V.PASSED:
+            if tenancy is not None and not _is_about_memory(entry):
+                return False
+            is_pending = False
+    return is_being_cleaned or not is_pending
+
+
+def _is_about_memory(entry: Mapping[str, object]) -> bool:
+    results = entry['results']
+    return isinstance(results, list) and any(
+        result['outcome'] == cleaning.StepOutcome.PASSED
+        and (result['step'] in cleaning.ABOUT_MEMORY
+             or (result['step'] not in cleaning.SHIPPED
+                 and result['facts'].get(cleaning.MEMORY) == 1))
+        for result in results)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that the plugin gives to resource classes, traits and providers.
+"""Names of resource classes, traits and providers, and inventories.
 
 Resource classes and traits follow the normalisation rules of
 os-resource-classes and os-traits; provider UUIDs are derived, so that a
@@ -8,6 +8,7 @@ compute host that lost its state finds its providers again.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 from collections.abc import Container
@@ -127,3 +128,39 @@ def provider_uuid(node_uuid: str, variant: str) -> str:
     """Return the UUID of a group's resource provider, equal on every start."""
     return str(uuid.uuid5(
         _PROVIDER_NAMESPACE, f'{node_uuid}/{normalize(variant)}'))
+
+
+# -- Inventory that Placement should have of a group's resource class.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DesiredInventory:
+    """Inventory record of one resource class, in Placement's words."""
+
+    total: int
+    reserved: int
+    max_unit: int
+
+
+def desired_inventory(*, max_instances: int, available: int, allocated: int,
+                      largest_allocation: int = 0) -> DesiredInventory | None:
+    """Return the inventory with which Placement offers what is available.
+
+    Placement offers total - reserved - used. Capacity is withdrawn through
+    ``reserved`` alone: a total or max_unit below a live allocation would
+    break every other build and delete on the host.
+
+    :param max_instances: units that the group's GPUs can have, in any state
+        and including missing GPUs
+    :param available: units that a claim could take now
+    :param allocated: units assigned under a Placement allocation on the
+        provider
+    :param largest_allocation: units of the largest live allocation
+    :returns: None for a type without GPUs and allocations: 0 is not a legal
+        total
+    """
+    total = max(max_instances, available + allocated, largest_allocation)
+    if total == 0:
+        return None
+    return DesiredInventory(total=total, max_unit=total,
+                            reserved=max(0, total - available - allocated))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons of Placement, worked out from inventories and traits.
+"""Why Placement has no candidate, and what its allocations cover.
 
 Placement itself says no more than that a host is no candidate. Its rules for
 resources and traits without a suffix are simple enough to be repeated: each
@@ -10,8 +10,11 @@ root has.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
+import typing
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -26,7 +29,7 @@ TRAIT_FORBIDDEN = 'placement_trait_forbidden'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Inventory:
+class PlacementInventory:
     """Inventory of one resource class on one provider, as Placement has it.
 
     :ivar used: units that are allocated
@@ -61,11 +64,11 @@ class Inventory:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Provider:
+class PlacementProvider:
     """A resource provider of a host's tree; the root comes first."""
 
     name: str
-    inventories: Mapping[str, Inventory]
+    inventories: Mapping[str, PlacementInventory]
     traits: frozenset[str] = frozenset()
 
 
@@ -120,7 +123,7 @@ def gib(*, root: int, ephemeral: int, swap: int) -> int:
     return root + ephemeral + math.ceil(swap / 1024)
 
 
-def findings(tree: Sequence[Provider],
+def findings(tree: Sequence[PlacementProvider],
              needed: Needs) -> tuple[why_not.Finding, ...]:
     """Return why Placement has no candidate in a tree, as far as it shows.
 
@@ -132,7 +135,8 @@ def findings(tree: Sequence[Provider],
             *_resources(tree, allowed, needed))
 
 
-def _traits(tree: Sequence[Provider], allowed: Sequence[Provider],
+def _traits(tree: Sequence[PlacementProvider],
+            allowed: Sequence[PlacementProvider],
             needed: Needs) -> Iterator[why_not.Finding]:
     givers = [provider for provider in allowed
               if provider.inventories.keys() & needed.resources.keys()]
@@ -147,7 +151,8 @@ def _traits(tree: Sequence[Provider], allowed: Sequence[Provider],
                    f'{", ".join(sorted(missing))}')
 
 
-def _resources(tree: Sequence[Provider], allowed: Sequence[Provider],
+def _resources(tree: Sequence[PlacementProvider],
+               allowed: Sequence[PlacementProvider],
                needed: Needs) -> Iterator[why_not.Finding]:
     for name, amount in sorted(needed.resources.items()):
         having = [provider for provider in tree
@@ -167,12 +172,13 @@ def _resources(tree: Sequence[Provider], allowed: Sequence[Provider],
             yield from _capacity(left, name, amount)
 
 
-def _forbidden(providers: Sequence[Provider], needed: Needs) -> set[str]:
+def _forbidden(providers: Sequence[PlacementProvider],
+               needed: Needs) -> set[str]:
     return {trait for provider in providers
             for trait in provider.traits & needed.forbidden}
 
 
-def _capacity(providers: Sequence[Provider], name: str,
+def _capacity(providers: Sequence[PlacementProvider], name: str,
               amount: int) -> Iterator[why_not.Finding]:
     refusals = [f'{provider.name}: {refusal}' for provider in providers
                 if (refusal := provider.inventories[name].refusal(amount))]
@@ -180,3 +186,67 @@ def _capacity(providers: Sequence[Provider], name: str,
         yield why_not.Finding(
             reason=NO_CAPACITY, resource_class=name,
             detail=f'{amount} of {name} requested; {"; ".join(refusals)}')
+
+
+# -- Which assignments of a group the allocations in Placement cover.
+
+
+class CoveredAssignment(typing.Protocol):
+    """An active assignment."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def instance_uuid(self) -> str: ...
+
+    @property
+    def resource_class(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Outcome of a comparison.
+
+    :ivar covered: UUIDs of assignments
+    :ivar left: units that cover no assignment, by consumer and class
+    """
+
+    covered: frozenset[str]
+    left: Mapping[tuple[str, str], int]
+
+
+def coverage_of(assignments: Collection[CoveredAssignment],
+                allocations: Mapping[str, Mapping[str, int]]) -> Coverage:
+    """Return which assignments of a group allocations cover.
+
+    An allocation of the instance itself covers an assignment; so does one of
+    a consumer without assignments here, such as a migration, which has the
+    allocation of the host that the instance leaves.
+
+    :param allocations: on the group's provider: units by consumer UUID and
+        resource class
+    """
+    left = collections.Counter({
+        (consumer, resource_class): units
+        for consumer, resources in allocations.items()
+        for resource_class, units in resources.items()})
+    covered = set()
+    for assigned in assignments:
+        key = assigned.instance_uuid, assigned.resource_class
+        if left[key] > 0:
+            left[key] -= 1
+            covered.add(assigned.uuid)
+    instances = {assigned.instance_uuid for assigned in assignments}
+    for assigned in assignments:
+        if assigned.uuid in covered:
+            continue
+        other = next((
+            key for key, units in left.items()
+            if units > 0 and key[0] not in instances
+            and key[1] == assigned.resource_class), None)
+        if other is not None:
+            left[other] -= 1
+            covered.add(assigned.uuid)
+    return Coverage(covered=frozenset(covered), left={
+        key: units for key, units in left.items() if units > 0})

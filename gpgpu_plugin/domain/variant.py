@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning
-from gpgpu_plugin.domain import link_table
+from gpgpu_plugin.domain import fabric
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.vgpu import capacity
 
 TYPES = ('gpu',)
 
@@ -27,7 +27,7 @@ IDENTITY = (*_IDS, 'type', 'resource_class')
 were allocated. They cannot change while one is assigned."""
 
 
-class Status(enum.StrEnum):
+class VariantStatus(enum.StrEnum):
     """Whether all hosts have the present values of a variant.
 
     A host takes them over in its next transaction. A variant that is being
@@ -46,16 +46,16 @@ class Variant:
     :ivar resource_class: resource class of the whole GPU
     :ivar traits: traits of its resource providers beside the plugin's own
     :ivar mix_policy: rule for which vGPUs may share a GPU, a
-        domain.vgpu.capacity.VGPUMixPolicy
+        domain.vgpu.VGPUMixPolicy
     :ivar cleaning_policy: what its whole GPUs must pass between two tenants:
         a name or steps, see domain.cleaning.check_policy
     :ivar memory_mib: MiB of memory of a whole GPU, all of which a scrub must
         verify; None: unknown
     :ivar unsupported_ok: whether hardware that no guest can use as a whole is
-        offered all the same (domain.unsupported)
+        offered all the same (domain.gpu)
     :ivar allocation_policy: of groups that have none of their own
     :ivar link_partitions: table of groups that have none of their own
-        (domain.link_table), as JSON; None: nothing is known of links
+        (domain.fabric), as JSON; None: nothing is known of links
     """
 
     name: str
@@ -67,7 +67,7 @@ class Variant:
     type: str = 'gpu'
     resource_class: str = ''
     traits: tuple[str, ...] = ()
-    mix_policy: str = capacity.VGPUMixPolicy.SAME_TYPE.value
+    mix_policy: str = vgpu.VGPUMixPolicy.SAME_TYPE.value
     cleaning_policy: str = cleaning.DEFAULT
     memory_mib: int | None = None
     unsupported_ok: bool = False
@@ -111,10 +111,10 @@ def check(variant: Variant) -> Variant:
             field='subsystem', value=variant.subsystem,
             expected='a subsystem vendor, too: each vendor has subsystem ids '
                      'of its own')
-    if variant.mix_policy not in list(capacity.VGPUMixPolicy):
+    if variant.mix_policy not in list(vgpu.VGPUMixPolicy):
         raise exception.Invalid(
             field='mix policy', value=variant.mix_policy,
-            expected='one of ' + ', '.join(capacity.VGPUMixPolicy))
+            expected='one of ' + ', '.join(vgpu.VGPUMixPolicy))
     request.check_allocation_policy(variant.allocation_policy)
     cleaning.check_policy(variant.cleaning_policy)
     if variant.memory_mib is not None and not (
@@ -129,7 +129,7 @@ def check(variant: Variant) -> Variant:
     return dataclasses.replace(
         variant, **ids,  # type: ignore[arg-type]
         link_partitions=None if variant.link_partitions is None
-        else link_table.normalize(variant.link_partitions),
+        else fabric.normalize_link_table(variant.link_partitions),
         resource_class=naming.check_resource_class(
             variant.resource_class or naming.resource_class(variant.name)),
         traits=tuple(sorted({

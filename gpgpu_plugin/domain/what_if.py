@@ -19,13 +19,10 @@ from collections.abc import Sequence
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_mod
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import unit_device
 from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.domain.allocation import allocate
-from gpgpu_plugin.domain.allocation import guest_nodes as guest_nodes_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.allocation import whole_gpus
 
 Amounts = dict[str, dict[str, int]]
 """Amounts by the UUID of a provider and by resource class."""
@@ -34,7 +31,7 @@ _Free = dict[tuple[str, str], int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kind:
+class InstanceKind:
     """Request that some of the instances have in common.
 
     :ivar request: the demands for the plugin's classes, in a plan no others
@@ -63,11 +60,11 @@ class Plan:
     """
 
     targets: Mapping[int, str | None]
-    hosts: Mapping[str, why_not.Host]
+    hosts: Mapping[str, why_not.ExaminedHost]
 
 
-def plan(hosts: Mapping[str, why_not.Host], free: Amounts,
-         kinds: Sequence[Kind], leaving: Sequence[int]) -> Plan:
+def plan(hosts: Mapping[str, why_not.ExaminedHost], free: Amounts,
+         kinds: Sequence[InstanceKind], leaving: Sequence[int]) -> Plan:
     """Return where instances go.
 
     :param hosts: all of the options, by the UUID of their node; they have the
@@ -95,7 +92,8 @@ def plan(hosts: Mapping[str, why_not.Host], free: Amounts,
     return Plan(hosts=hosts, targets={**targets, **stay})
 
 
-def _gpus(kind: Kind, hosts: Mapping[str, why_not.Host]) -> float:
+def _gpus(kind: InstanceKind,
+          hosts: Mapping[str, why_not.ExaminedHost]) -> float:
     """Return how many GPUs a request takes; a vGPU is a part of one."""
     for node in kind.options:
         asked = [(demand.count, *hosts[node].offered[demand.resource_class])
@@ -111,9 +109,9 @@ def _flat(amounts: Amounts) -> _Free:
             for name, amount in resources.items()}
 
 
-def _target(kind: Kind, options: dict[str, tuple[Amounts, ...]],
-            hosts: Mapping[str, why_not.Host], free: _Free,
-            ) -> tuple[str, Amounts, why_not.Host] | None:
+def _target(kind: InstanceKind, options: dict[str, tuple[Amounts, ...]],
+            hosts: Mapping[str, why_not.ExaminedHost], free: _Free,
+            ) -> tuple[str, Amounts, why_not.ExaminedHost] | None:
     """Return the fullest host that takes a kind, and itself after that.
 
     It comes with what Placement would allocate there. None: no host does.
@@ -134,8 +132,8 @@ def _target(kind: Kind, options: dict[str, tuple[Amounts, ...]],
     return None
 
 
-def after_claim(host: why_not.Host, request: request_mod.Request,
-                guest_nodes: int | None = None) -> why_not.Host | None:
+def after_claim(host: why_not.ExaminedHost, request: request_mod.Request,
+                guest_nodes: int | None = None) -> why_not.ExaminedHost | None:
     """Return a host after the claim of a request; None: it is refused.
 
     A guest with a NUMA topology gets GPUs as if all NUMA nodes of the host had
@@ -155,14 +153,15 @@ def after_claim(host: why_not.Host, request: request_mod.Request,
         for group in host.groups))
 
 
-def _available(host: why_not.Host, request: request_mod.Request) -> int:
+def _available(host: why_not.ExaminedHost,
+               request: request_mod.Request) -> int:
     """Return how many units of a request's classes a host has left."""
     asked = [host.offered[demand.resource_class]
              for demand in request.demands]
     return sum(group.available(offered) for group, offered in asked)
 
 
-def _selected(host: why_not.Host, request: request_mod.Request,
+def _selected(host: why_not.ExaminedHost, request: request_mod.Request,
               guest_nodes: int | None) -> allocate.Selections:
     offers = host.offers(request)
     policies = {name: host.offered[name][0].allocation_policy
@@ -171,7 +170,7 @@ def _selected(host: why_not.Host, request: request_mod.Request,
     if guest_nodes is not None:
         # The policy "socket" allows more nodes, but sockets are not known.
         with contextlib.suppress(request_mod.Unsatisfiable):
-            selected = guest_nodes_mod.allocate_near(
+            selected = allocate.allocate_near(
                 offers, request, policies, _choices(offers, guest_nodes))
     if selected is None:
         selected = allocate.allocate(
@@ -190,7 +189,7 @@ def _choices(offers: Mapping[str, offer_mod.TypeOffer],
                     for gpu in offer.gpus if gpu.numa_node is not None})
     return [frozenset(chosen) for chosen in itertools.islice(
         itertools.combinations(nodes, min(guest_nodes, len(nodes))),
-        whole_gpus.MAX_COMBINATIONS)]
+        allocate.MAX_PLACE_COMBINATIONS)]
 
 
 def _group_after(group: group_mod.GroupCapacity,
@@ -198,7 +197,7 @@ def _group_after(group: group_mod.GroupCapacity,
                  ) -> group_mod.GroupCapacity:
     taken: dict[str, group_mod.Device] = {}
     for unit in units:
-        device = unit_device.of_unit(group, unit, taken)
+        device = group_mod.device_of_unit(group, unit, taken)
         is_whole = unit.vgpu_type == naming.PASSTHROUGH
         taken[device.id] = dataclasses.replace(
             device, state=device_rules.DeviceState.ASSIGNED,

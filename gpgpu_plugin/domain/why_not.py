@@ -23,8 +23,7 @@ from collections.abc import Set
 
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group as group_mod
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import offer as offer_mod
@@ -53,7 +52,7 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
+class ExaminedHost:
     """Groups of a host, and who has its devices.
 
     :ivar groups: those that have devices
@@ -62,7 +61,7 @@ class Host:
 
     name: str
     groups: tuple[group_mod.GroupCapacity, ...] = ()
-    state: host_state.HostState = host_state.HostState.UP
+    state: host_rules.HostState = host_rules.HostState.UP
     users: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
@@ -81,7 +80,7 @@ class Host:
                 for name, (group, offered) in asked.items()}
 
 
-def findings(host: Host, request: request_mod.Request,
+def findings(host: ExaminedHost, request: request_mod.Request,
              guest_nodes: int | None = None) -> tuple[Finding, ...]:
     """Return all reasons to refuse a request; none: the host can take it.
 
@@ -113,23 +112,23 @@ def _finding(refusal: request_mod.Refusal) -> Finding:
     return Finding(reason=str(refusal.reason), detail=refusal.detail)
 
 
-_OF_HOST: Mapping[host_state.HostState, Finding] = {
-    host_state.HostState.SILENT: Finding(
+_OF_HOST: Mapping[host_rules.HostState, Finding] = {
+    host_rules.HostState.SILENT: Finding(
         reason=HOST_SILENT,
         detail='its nova-compute does not call; see "gpgpu-manage host show" '
                'and the log of nova-compute there'),
-    host_state.HostState.RESTORED: Finding(
+    host_rules.HostState.RESTORED: Finding(
         reason=HOST_RESTORED,
         detail='the database was restored, and the host has not reported what '
                'it has since; wait, or restart nova-compute there'),
-    host_state.HostState.DISABLED: Finding(
+    host_rules.HostState.DISABLED: Finding(
         reason=HOST_DISABLED,
         detail='its nova-compute is disabled in Nova; see "openstack compute '
                'service list"'),
 }
 
 
-def _of_demand(host: Host, opened: Host,
+def _of_demand(host: ExaminedHost, opened: ExaminedHost,
                demand: request_mod.Demand) -> Iterator[Finding]:
     if demand.resource_class not in host.offered:
         yield _finding(request_mod.Refusal(
@@ -153,7 +152,7 @@ def _states(group: group_mod.GroupCapacity) -> str:
     return f'{len(group.gpus)} GPUs of {group.variant.name}: {states}'
 
 
-def _opened(host: Host) -> Host:
+def _opened(host: ExaminedHost) -> ExaminedHost:
     """Return the host as if nothing but its GPUs could refuse.
 
     A group that is open already keeps what was computed of it.
@@ -177,7 +176,7 @@ def anywhere(request: request_mod.Request) -> request_mod.Request:
         pci_numa_policy=None)
 
 
-def _of_all(host: Host, request: request_mod.Request,
+def _of_all(host: ExaminedHost, request: request_mod.Request,
             guest_nodes: int | None = None) -> request_mod.Refusal | None:
     """Return why the claim, or else the filter, refuses the request."""
     offers = host.offers(request)
@@ -209,7 +208,7 @@ class Advice:
     left: tuple[str, ...] = ()
 
 
-def advice(host: Host, request: request_mod.Request,
+def advice(host: ExaminedHost, request: request_mod.Request,
            guest_nodes: int | None = None) -> tuple[Advice, ...]:
     """Return what helps where a request is refused, each by itself.
 
@@ -218,8 +217,8 @@ def advice(host: Host, request: request_mod.Request,
 
     :param guest_nodes: as of ``findings``
     """
-    if host.state in (host_state.HostState.SILENT,
-                      host_state.HostState.RESTORED):
+    if host.state in (host_rules.HostState.SILENT,
+                      host_rules.HostState.RESTORED):
         return ()
     before = _reasons(host, request, guest_nodes)
     changes = dict.fromkeys(change for reason in before
@@ -229,7 +228,7 @@ def advice(host: Host, request: request_mod.Request,
     return tuple(filter(None, found))
 
 
-def _reasons(host: Host, request: request_mod.Request,
+def _reasons(host: ExaminedHost, request: request_mod.Request,
              guest_nodes: int | None) -> Set[str]:
     return dict.fromkeys(found.reason for found in findings(
         host, request, guest_nodes)).keys()
@@ -247,12 +246,12 @@ class _Change:
     """
 
     kind: str
-    subjects: Callable[[Host, request_mod.Request], Sequence[str]]
-    after: Callable[[Host, request_mod.Request, Collection[str]],
-                    tuple[Host, request_mod.Request]]
+    subjects: Callable[[ExaminedHost, request_mod.Request], Sequence[str]]
+    after: Callable[[ExaminedHost, request_mod.Request, Collection[str]],
+                    tuple[ExaminedHost, request_mod.Request]]
     text: str
 
-    def tried(self, host: Host, request: request_mod.Request,
+    def tried(self, host: ExaminedHost, request: request_mod.Request,
               guest_nodes: int | None, before: Set[str]) -> Advice | None:
         """Return an advice if it removes one of the reasons and adds none.
 
@@ -279,8 +278,9 @@ class _Change:
                 for name in needed))
 
 
-def _host_change(kind: str, subjects: Callable[[Host], Sequence[str]],
-                 after: Callable[[Host, Collection[str]], Host],
+def _host_change(kind: str, subjects: Callable[[ExaminedHost], Sequence[str]],
+                 after: Callable[[ExaminedHost, Collection[str]],
+                                 ExaminedHost],
                  text: str) -> _Change:
     return _Change(
         kind=kind, subjects=lambda host, request: subjects(host), text=text,
@@ -297,7 +297,7 @@ def _device_change(kind: str, applies: Callable[[group_mod.Device], bool],
     :param applies: whether a device can be changed. One that is missing on
         the host cannot, from here
     """
-    def by_name(host: Host) -> dict[str, list[str]]:
+    def by_name(host: ExaminedHost) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for group in host.groups:
             gpus = {gpu.id: gpu for gpu in group.gpus}
@@ -310,16 +310,16 @@ def _device_change(kind: str, applies: Callable[[group_mod.Device], bool],
                     found.setdefault(function.address, []).append(device.id)
         return found
 
-    def after(host: Host, names: Collection[str]) -> Host:
+    def after(host: ExaminedHost, names: Collection[str]) -> ExaminedHost:
         return _with_devices(host, {
             one for name, found in by_name(host).items()
             for one in found if name in names}, change)
     return _host_change(kind, lambda host: list(by_name(host)), after, text)
 
 
-def _with_devices(host: Host, ids: Collection[str],
+def _with_devices(host: ExaminedHost, ids: Collection[str],
                   change: Callable[[group_mod.Device], group_mod.Device],
-                  ) -> Host:
+                  ) -> ExaminedHost:
     return dataclasses.replace(host, groups=tuple(
         dataclasses.replace(group, devices=tuple(
             change(device) if device.id in ids else device
@@ -336,16 +336,16 @@ def _repaired(device: group_mod.Device) -> group_mod.Device:
     # What was withdrawn is cleaned with its repair.
     return dataclasses.replace(
         _cleaned(device) if device.state in device_rules.UNCLEAN_STATES
-        else device, holds=device.holds - hold.WITHDRAWING)
+        else device, holds=device.holds - device_rules.WITHDRAWING)
 
 
-def _guests(host: Host) -> list[str]:
+def _guests(host: ExaminedHost) -> list[str]:
     """Return the instances, those with the fewest devices first."""
     count = collections.Counter(host.users.values())
     return sorted(count, key=lambda guest: (count[guest], guest))
 
 
-def _left_by(host: Host, guests: Collection[str]) -> Host:
+def _left_by(host: ExaminedHost, guests: Collection[str]) -> ExaminedHost:
     users = {device: guest for device, guest in host.users.items()
              if guest not in guests}
     return dataclasses.replace(
@@ -353,13 +353,13 @@ def _left_by(host: Host, guests: Collection[str]) -> Host:
         users=users)
 
 
-def _types(host: Host) -> list[str]:
+def _types(host: ExaminedHost) -> list[str]:
     return [f'{group.variant.name} {offered.vgpu_type}'
             for group in host.groups for offered in group.types
             if not offered.enabled]
 
 
-def _with_types(host: Host, names: Collection[str]) -> Host:
+def _with_types(host: ExaminedHost, names: Collection[str]) -> ExaminedHost:
     return dataclasses.replace(host, groups=tuple(
         dataclasses.replace(group, types=tuple(
             dataclasses.replace(offered, enabled=offered.enabled or (
@@ -367,15 +367,16 @@ def _with_types(host: Host, names: Collection[str]) -> Host:
             for offered in group.types)) for group in host.groups))
 
 
-def _counts(_: Host, request: request_mod.Request) -> list[str]:
+def _counts(_: ExaminedHost, request: request_mod.Request) -> list[str]:
     """Return smaller counts for a request of one class, the largest first."""
     if len(request.demands) != 1:
         return []
     return list(map(str, range(request.demands[0].count - 1, 0, -1)))
 
 
-def _with_count(host: Host, request: request_mod.Request,
-                counts: Collection[str]) -> tuple[Host, request_mod.Request]:
+def _with_count(host: ExaminedHost, request: request_mod.Request,
+                counts: Collection[str]) -> tuple[ExaminedHost,
+                                                  request_mod.Request]:
     [demand] = request.demands
     return host, dataclasses.replace(request, demands=(
         dataclasses.replace(demand, count=min(map(int, counts))),))
@@ -384,25 +385,28 @@ def _with_count(host: Host, request: request_mod.Request,
 _GPUS = (
     _device_change(
         'wait', lambda device: device.state in device_rules.UNCLEAN_STATES
-        and not hold.is_withdrawn(device.holds), _cleaned,
+        and not device_rules.is_withdrawn(device.holds), _cleaned,
         'wait until the cleaning of {name} has passed'),
     _device_change(
-        'enable', lambda device: hold.HoldKind.DISABLED in device.holds,
+        'enable',
+        lambda device: device_rules.HoldKind.DISABLED in device.holds,
         lambda device: dataclasses.replace(
-            device, holds=device.holds - {hold.HoldKind.DISABLED}),
+            device, holds=device.holds - {device_rules.HoldKind.DISABLED}),
         'enable {name}: gpgpu-manage hold remove {host.name} {name} --kind '
         'disabled'),
     _device_change(
-        'repair', lambda device: hold.is_withdrawn(device.holds), _repaired,
+        'repair', lambda device: device_rules.is_withdrawn(device.holds),
+        _repaired,
         'repair {name} (quarantined): gpgpu-manage device show {host.name} '
         '{name} says why, and device release has it cleaned again'),
     _host_change(
         'move', _guests, _left_by,
         'move instance {name} to another host, and wait for the cleaning'))
 _TOPOLOGY = _Change(
-    kind='topology', subjects=lambda host, request: [request_mod.Topology.ANY],
+    kind='topology', subjects=lambda host,
+    request: [request_mod.GPUTopology.ANY],
     after=lambda host, request, _: (host, dataclasses.replace(
-        request, topology=request_mod.Topology.ANY)),
+        request, topology=request_mod.GPUTopology.ANY)),
     text='request gpgpu:topology={name} instead of {request.topology}')
 _FEWER = _Change(
     kind='fewer', subjects=_counts, after=_with_count,

@@ -110,7 +110,7 @@ SEVERAL = _mark('*', GREY, 'several on one GPU')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry:
+class MarkEntry:
     """A line of a legend.
 
     :ivar gpus: number of GPUs with this mark
@@ -144,7 +144,7 @@ class Marks:
         self._owners = _numbered(
             project for gpu in gpus for project in _owners(gpu))
         self._types = _numbered(kind for gpu in gpus for kind in _kinds(gpu))
-        self.legends: Mapping[Aspect, tuple[Entry, ...]] = {
+        self.legends: Mapping[Aspect, tuple[MarkEntry, ...]] = {
             aspect: self._legend(aspect, gpus) for aspect in Aspect}
 
     def of_block(self, aspect: Aspect, block: tree.Block) -> Mark:
@@ -166,7 +166,7 @@ class Marks:
         return SEVERAL if len(set(names)) > 1 else marks[next(iter(names))]
 
     def _legend(self, aspect: Aspect,
-                gpus: Collection[tree.GPU]) -> tuple[Entry, ...]:
+                gpus: Collection[tree.GPUBlock]) -> tuple[MarkEntry, ...]:
         of_gpus = collections.Counter(
             self.of_block(aspect, gpu) for gpu in gpus)
         of_vgpus = collections.Counter(
@@ -174,21 +174,21 @@ class Marks:
         known = {Aspect.STATE: STATES, Aspect.OWNER: self._owners,
                  Aspect.TYPE: self._types}[aspect]
         return tuple(
-            Entry(mark=mark, gpus=of_gpus[mark], vgpus=of_vgpus[mark])
+            MarkEntry(mark=mark, gpus=of_gpus[mark], vgpus=of_vgpus[mark])
             for mark in (*known.values(), OTHER_STATE, SEVERAL, NOBODY)
             if mark in of_gpus or mark in of_vgpus)
 
 
 def _owners(block: tree.Block) -> list[str]:
     """Return the projects that have a block, or a part of it."""
-    parts = block.vgpus if isinstance(block, tree.GPU) else ()
+    parts = block.vgpus if isinstance(block, tree.GPUBlock) else ()
     return [part.project for part in (block, *parts)
             if part.project is not None]
 
 
 def _kinds(block: tree.Block) -> list[str]:
     """Return the types of the vGPUs of a GPU, else the variant."""
-    if isinstance(block, tree.GPU) and block.vgpus:
+    if isinstance(block, tree.GPUBlock) and block.vgpus:
         return [vgpu.kind for vgpu in block.vgpus]
     return [block.kind]
 

@@ -17,11 +17,10 @@ from collections.abc import Mapping
 
 import jinja2
 
-from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.gpu_map import mark as mark_mod
 from gpgpu_plugin.gpu_map import text
 from gpgpu_plugin.gpu_map import tree
-from gpgpu_plugin.objects import cloud_capacity
+from gpgpu_plugin.objects import inventory
 
 OPEN_HOSTS = 16
 """Number of hosts up to which the page shows the inside of each at once."""
@@ -48,7 +47,7 @@ class _Attributes:
 class _Bar:
     """Capacity of a type with its parts in percent."""
 
-    capacity: cloud_capacity.CloudCapacity
+    capacity: inventory.CloudCapacity
     assigned_percent: float
     remaining_percent: float
 
@@ -94,7 +93,7 @@ def render(gpu_map: tree.GPUMap, aspect: _Aspect) -> str:
         owner_symbol=painter.owner_symbol,
         bars=list(map(_bar, gpu_map.capacities)), numbers=_NUMBERS,
         states=_states, style=style, style_hash=_hash(style),
-        sparkline=_sparkline, hours=history.HOURS,
+        sparkline=_sparkline, hours=tree.HOURS,
         is_open=len(gpu_map.hosts) <= OPEN_HOSTS)
 
 
@@ -105,7 +104,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined)
 
 
-def _sparkline(host: tree.Host) -> str:
+def _sparkline(host: tree.HostMap) -> str:
     """Return the points of a line of one unit an hour, eight units high."""
     return ' '.join(
         f'{hour},{round(8 - 8 * number / host.most, 1):g}'
@@ -117,11 +116,11 @@ def _hash(style: str) -> str:
     return f'sha256-{base64.b64encode(digest).decode("ascii")}'
 
 
-def _shares(gpus: Iterable[tree.GPU]) -> list[int]:
+def _shares(gpus: Iterable[tree.GPUBlock]) -> list[int]:
     return sorted({vgpu.share for gpu in gpus for vgpu in gpu.vgpus})
 
 
-def _states(gpus: Iterable[tree.GPU]) -> Mapping[str, int]:
+def _states(gpus: Iterable[tree.GPUBlock]) -> Mapping[str, int]:
     """Return the number of GPUs by state, and of those that are faulty."""
     gpus = list(gpus)
     counts = collections.Counter(gpu.state for gpu in gpus)
@@ -132,7 +131,7 @@ def _states(gpus: Iterable[tree.GPU]) -> Mapping[str, int]:
                if ill[health]}}
 
 
-def _bar(capacity: cloud_capacity.CloudCapacity) -> _Bar:
+def _bar(capacity: inventory.CloudCapacity) -> _Bar:
     total = max(capacity.max_capacity,
                 capacity.assigned + capacity.remaining_capacity, 1)
     return _Bar(

@@ -7,7 +7,6 @@ import collections
 from collections.abc import Iterable
 from collections.abc import Iterator
 
-from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.gpu_map import mark as mark_mod
 from gpgpu_plugin.gpu_map import tree
 
@@ -49,7 +48,7 @@ class _Drawing:
         yield from self._legend(gpu_map.gpus)
         if any(host.in_use for host in gpu_map.hosts):
             yield (f'  {self._levels[1]}..{self._levels[-1]} behind a host: '
-                   f'GPUs in use in the last {history.HOURS} hours, '
+                   f'GPUs in use in the last {tree.HOURS} hours, '
                    f'{self._levels[-1]} is all')
         yield ''
         width = max((len(host.name) for host in gpu_map.hosts), default=0)
@@ -64,7 +63,7 @@ class _Drawing:
                 yield (f'{"":<{width}}  {linked(partitions)}: '
                        f'{states(partitions)}')
 
-    def _history(self, host: tree.Host) -> str:
+    def _history(self, host: tree.HostMap) -> str:
         if not host.in_use or not host.most:
             return ''
         # Only none is level 0, and only all of them the last one.
@@ -73,7 +72,7 @@ class _Drawing:
             self._levels[0 if not number else max(
                 1, number * highest // host.most)] for number in host.in_use)
 
-    def _legend(self, gpus: Iterable[tree.GPU]) -> Iterator[str]:
+    def _legend(self, gpus: Iterable[tree.GPUBlock]) -> Iterator[str]:
         others = 0
         for entry in self._marks.legends[self._aspect]:
             if len(entry.mark.symbol) > 1:
@@ -95,7 +94,7 @@ class _Drawing:
                          for bridge in node.bridges)
         return f'N{number}[{below}]'
 
-    def _gpu(self, gpu: tree.GPU) -> str:
+    def _gpu(self, gpu: tree.GPUBlock) -> str:
         block = self._block(gpu) + (ILL if gpu.is_ill else '')
         if not gpu.vgpus:
             return block
@@ -117,20 +116,20 @@ class _Drawing:
                 f'{colour.terminal_letter}m{mark.symbol}\x1b[0m')
 
 
-def _blocks(entry: mark_mod.Entry) -> str:
+def _blocks(entry: mark_mod.MarkEntry) -> str:
     return ', '.join(
         counted(count, name) for count, name in (
             (entry.gpus, 'GPU'), (entry.vgpus, 'vGPU')) if count)
 
 
-def linked(partitions: tree.Partitions) -> str:
+def linked(partitions: tree.PartitionMap) -> str:
     """Return what link partitions are, such as ``H100, 2 linked GPUs``."""
     return (f'{partitions.variant}, '
             + ('1 GPU' if partitions.size == 1
                else f'{partitions.size} linked GPUs'))
 
 
-def states(partitions: tree.Partitions) -> str:
+def states(partitions: tree.PartitionMap) -> str:
     """Return the number of link partitions by state, in words."""
     return ', '.join(f'{len(names)} {state}'
                      for state, names in partitions.names.items())

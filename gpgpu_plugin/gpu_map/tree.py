@@ -3,27 +3,87 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import health
-from gpgpu_plugin.domain import host_state
-from gpgpu_plugin.domain import partition_state
+from gpgpu_plugin.domain import fabric
+from gpgpu_plugin.domain import health as health_rules
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.gpu_map import history
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import cloud_capacity
+from gpgpu_plugin.objects import history
+from gpgpu_plugin.objects import inventory
+
+# -- How many GPUs of each host were in use in the last hours, from usage.
+
+
+HOURS = 24
+"""Number of samples, one an hour; the last one is now."""
+
+
+def history_since(now: datetime.datetime) -> datetime.datetime:
+    """Return the time of the first sample."""
+    return now - datetime.timedelta(hours=HOURS - 1)
+
+
+def in_use(usages: Iterable[history.UsageInfo],
+           devices: Iterable[admin.DeviceInfo], now: datetime.datetime,
+           ) -> dict[str, tuple[int, ...]]:
+    """Return the number of GPUs in use at each sample, by host.
+
+    A GPU whose vGPUs are in use counts once. A usage between two samples does
+    not count.
+
+    :param devices: which vGPU is on which GPU; a device that is not among
+        them counts as a GPU
+    :param now: UTC, with its zone
+    """
+    gpus = _gpus(devices)
+    samples = [history_since(now) + datetime.timedelta(hours=number)
+               for number in range(HOURS)]
+    found: dict[str, list[set[str]]] = collections.defaultdict(
+        lambda: [set() for _ in samples])
+    for usage in usages:
+        device = usage.device_uuid or usage.uuid
+        began, ended = _time(usage.began_at), _time(usage.ended_at)
+        for sample, used in zip(samples, found[usage.host], strict=True):
+            if (began is None or began <= sample) and (
+                    ended is None or sample < ended):
+                used.add(gpus.get(device, device))
+    return {host: tuple(map(len, used)) for host, used in found.items()}
+
+
+def _time(text: str | None) -> datetime.datetime | None:
+    return None if text is None else datetime.datetime.fromisoformat(text)
+
+
+def _gpus(devices: Iterable[admin.DeviceInfo]) -> Mapping[str, str]:
+    """Return the UUID of the GPU that each device is or is on."""
+    parents = {device.uuid: device.parent for device in devices}
+    found = {}
+    for uuid in parents:
+        gpu = uuid
+        while (parent := parents.get(gpu)) in parents and parent is not None:
+            gpu = parent
+        found[uuid] = gpu
+    return found
+
+
+# -- GPUs of a cloud as a tree: host, NUMA node, bridge, GPU, vGPU.
+
 
 NOT_PCI = 'not on a PCI bus'
 NO_VARIANT = 'no variant'
 NO_TYPE = 'unknown type'
-ILL = (health.Health.FAILED, health.Health.DEGRADED)
+ILL = (health_rules.Health.FAILED, health_rules.Health.DEGRADED)
 """Values of health that a map marks, the worst one first."""
-UNUSED = (0,) * history.HOURS
+UNUSED = (0,) * HOURS
 """History of a host of which no GPU was in use."""
 
 
@@ -55,7 +115,7 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VGPU(Block):
+class VGPUBlock(Block):
     """A vGPU that exists or is not clean.
 
     :ivar share: as many of its type fit on the GPU
@@ -65,14 +125,14 @@ class VGPU(Block):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GPU(Block):
+class GPUBlock(Block):
     """A GPU with its vGPUs.
 
     :ivar partitions: names of the link partitions that it is in
     """
 
     address: str
-    vgpus: tuple[VGPU, ...] = ()
+    vgpus: tuple[VGPUBlock, ...] = ()
     partitions: tuple[str, ...] = ()
 
 
@@ -81,7 +141,7 @@ class Bridge:
     """A PCIe switch or a root port with the GPUs below it."""
 
     name: str
-    gpus: tuple[GPU, ...]
+    gpus: tuple[GPUBlock, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +159,7 @@ class NUMANode:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Partitions:
+class PartitionMap:
     """Link partitions of one size on one host.
 
     :ivar names: of the partitions, by state
@@ -111,7 +171,7 @@ class Partitions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
+class HostMap:
     """A host with its GPUs.
 
     :ivar heard_at: when its nova-compute last called, ISO 8601, UTC
@@ -133,10 +193,10 @@ class Host:
     problems: tuple[str, ...]
     numa_nodes: tuple[NUMANode, ...]
     in_use: tuple[int, ...] = ()
-    partitions: tuple[Partitions, ...] = ()
+    partitions: tuple[PartitionMap, ...] = ()
 
     @property
-    def gpus(self) -> list[GPU]:
+    def gpus(self) -> list[GPUBlock]:
         """Return all GPUs of the host."""
         return [gpu for node in self.numa_nodes for bridge in node.bridges
                 for gpu in bridge.gpus]
@@ -159,11 +219,11 @@ class GPUMap:
 
     drawn_at: str
     scope: str
-    hosts: tuple[Host, ...]
-    capacities: tuple[cloud_capacity.CloudCapacity, ...]
+    hosts: tuple[HostMap, ...]
+    capacities: tuple[inventory.CloudCapacity, ...]
 
     @property
-    def gpus(self) -> list[GPU]:
+    def gpus(self) -> list[GPUBlock]:
         """Return all GPUs of all hosts."""
         return [gpu for host in self.hosts for gpu in host.gpus]
 
@@ -180,7 +240,7 @@ def build(*, hosts: Iterable[admin.HostInfo],
     """Return the map of what the conductor listed.
 
     :param empty_hosts: draw hosts without a GPU, too
-    :param in_use: history.in_use(); None: without history
+    :param in_use: as ``in_use`` returns; None: without history
     :param groups: of which link partitions are drawn
     """
     linked = _partitions(groups)
@@ -199,14 +259,14 @@ def build(*, hosts: Iterable[admin.HostInfo],
             for info in hosts if empty_hosts or info.host in by_host),
         # A type that is enabled nowhere, and that nobody has, offers nothing.
         capacities=tuple(
-            capacity for capacity in cloud_capacity.summed(types)
+            capacity for capacity in inventory.summed_capacity(types)
             if capacity.hosts or capacity.assigned))
 
 
 def _partitions(groups: Iterable[admin.GroupInfo],
-                ) -> dict[str, tuple[Partitions, ...]]:
+                ) -> dict[str, tuple[PartitionMap, ...]]:
     """Return the link partitions of hosts, the smallest of a variant first."""
-    found: dict[str, tuple[Partitions, ...]] = {}
+    found: dict[str, tuple[PartitionMap, ...]] = {}
     for group in groups:
         sizes: dict[int, dict[str, tuple[str, ...]]] = {}
         for name, addresses in group.link_partitions.items():
@@ -214,7 +274,7 @@ def _partitions(groups: Iterable[admin.GroupInfo],
             state = group.partition_states[name]
             of_size[state] = (*of_size.get(state, ()), name)
         found[group.host] = found.get(group.host, ()) + tuple(
-            Partitions(variant=group.variant, size=size, names={
+            PartitionMap(variant=group.variant, size=size, names={
                 state: names[state]
                 for state in sorted(names, key=_order_of_state)})
             for size, names in sorted(sizes.items()))
@@ -222,21 +282,21 @@ def _partitions(groups: Iterable[admin.GroupInfo],
 
 
 def _order_of_state(state: str) -> tuple[int, str]:
-    known = [str(found) for found in partition_state.PartitionState]
+    known = [str(found) for found in fabric.PartitionState]
     return known.index(state) if state in known else len(known), state
 
 
 def _host(info: admin.HostInfo, devices: Sequence[admin.DeviceInfo],
           shares: _Shares, in_use: tuple[int, ...],
-          partitions: tuple[Partitions, ...]) -> Host:
+          partitions: tuple[PartitionMap, ...]) -> HostMap:
     children = _by_gpu(devices)
     inside = {child.uuid for its in children.values() for child in its}
     roots = sorted((device for device in devices
                     if device.uuid not in inside), key=_place)
-    return Host(
+    return HostMap(
         name=info.host, heard_at=info.heard_at,
-        is_silent=info.host_state == host_state.HostState.SILENT,
-        is_disabled=info.host_state == host_state.HostState.DISABLED,
+        is_silent=info.host_state == host_rules.HostState.SILENT,
+        is_disabled=info.host_state == host_rules.HostState.DISABLED,
         is_draining=info.draining,
         problems=info.problems, in_use=in_use, partitions=partitions,
         numa_nodes=tuple(
@@ -279,23 +339,21 @@ def _by_gpu(devices: Iterable[admin.DeviceInfo],
 
 
 def _gpu(device: admin.DeviceInfo, children: Iterable[admin.DeviceInfo],
-         shares: _Shares) -> GPU:
+         shares: _Shares) -> GPUBlock:
     # What is available may become a vGPU of any type, and is the GPU's rest.
     vgpus = sorted((child for child in children if child.shown_state
                     != device_rules.DeviceState.AVAILABLE
                     and child.variant is not None),
                    key=lambda child: child.stable_id)
-    return GPU(
+    return GPUBlock(
         address=device.address, state=device.shown_state,
         kind=device.variant or NO_VARIANT, instance=device.used_by,
         project=device.project_id, reason=device.reason,
         health=device.health, health_reason=device.health_reason,
         partitions=device.link_partitions,
-        vgpus=tuple(VGPU(
+        vgpus=tuple(VGPUBlock(
             state=child.shown_state, kind=child.vgpu_type or NO_TYPE,
             instance=child.used_by, project=child.project_id,
             reason=child.reason, share=shares.get(
                 (child.host, child.variant, child.vgpu_type)) or len(vgpus))
             for child in vgpus))
-
-

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contracts of the host layer.
 
-A host is scanned as a whole; a backend is one way to assign its devices.
+A host is scanned as a whole; a backend is one way to assign its devices. A
+virt driver that can boot guests for cleanings implements ``Guests``
+(gpgpu_plugin.virt).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import typing
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -20,17 +23,87 @@ from oslo_config import cfg
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning as cleaning_rules
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import driver_capacity
-from gpgpu_plugin.host import guest
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import baseline
 from gpgpu_plugin.host.vfio import binding
 from gpgpu_plugin.host.vfio import operations
 from gpgpu_plugin.objects import claim
+
+# -- Guests that get a card while it is being cleaned.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guest:
+    """A guest without disk and network that gets all functions of a card.
+
+    :ivar functions: addresses, that of the card's own function first; they
+        are bound to their VFIO drivers
+    :ivar kernel: path of its kernel
+    :ivar initrd: path of its initramfs
+    :ivar command_line: what the kernel is given, beside the console
+    :ivar memory_mib: MiB of its main memory
+    """
+
+    functions: tuple[str, ...]
+    kernel: str
+    initrd: str
+    command_line: str
+    memory_mib: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndedGuest:
+    """A guest that has ended.
+
+    :ivar output: the end of what it wrote to its console
+    :ivar in_time: whether it ended within its time
+    """
+
+    output: str
+    in_time: bool
+
+
+class Guests(typing.Protocol):
+    """Way to boot guests on this host."""
+
+    def run(self, guest: Guest, seconds: float,
+            until: Callable[[str], bool]) -> EndedGuest:
+        """Boot a guest, and wait until it has ended.
+
+        The kernel stops each access of the card to memory that is not the
+        guest's (IOMMU), and the card's option ROMs do not run in it. When the
+        call returns, no process of the guest exists.
+
+        :param seconds: time after which it is ended
+        :param until: whether its output is complete, so that it can be ended
+        :raises HostNotReady: it cannot be started
+        :raises HostError: it cannot be ended, and may still have the card
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScrubGuest:
+    """Configuration of the guest that the step ``scrub-guest`` boots.
+
+    :ivar path: folder with ``vmlinuz`` and ``initrd.img``; None: not
+        configured
+    :ivar memory_mib: MiB of its main memory
+    :ivar seconds: time after which it is ended
+    :ivar guests: boots it; None: the virt driver cannot do so
+    """
+
+    path: str | None = None
+    memory_mib: int = 512
+    seconds: float = 1800.0
+    guests: Guests | None = None
+
+
+# -- Hosts, their devices and backends.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +183,7 @@ class CleanVerdict:
     def failed(cls, device: HostDevice, reason: str) -> CleanVerdict:
         """Return the verdict on a device of which no step could be taken."""
         return cls(steps=device.steps, results=(cleaning_rules.StepResult(
-            step=device.steps[0], outcome=cleaning_rules.Outcome.FAILED,
+            step=device.steps[0], outcome=cleaning_rules.StepOutcome.FAILED,
             reason=reason),))
 
     @property
@@ -158,8 +231,8 @@ class Access:
     vfio: operations.VFIO
     cleaning_program: str | None = None
     knobs_command: str | None = None
-    scrub_guest: guest.ScrubGuest = dataclasses.field(
-        default_factory=guest.ScrubGuest)
+    scrub_guest: ScrubGuest = dataclasses.field(
+        default_factory=ScrubGuest)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,13 +335,13 @@ class Backend(Devices):
         """Return whether this backend supports the device as it is now."""
 
 
-class Host(Devices):
+class ComputeHost(Devices):
     """A host with its devices. Namespace ``gpgpu_plugin.hosts``."""
 
     @classmethod
     @abc.abstractmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
-                 guests: guest.Guests | None = None) -> Host:
+                 guests: Guests | None = None) -> ComputeHost:
         """Return the host on which a nova-compute runs.
 
         :param guests: boots guests that get devices of the host; None: the
@@ -299,7 +372,7 @@ class Host(Devices):
 
     @abc.abstractmethod
     def driver_capacity(self, devices: Iterable[HostDevice],
-                  ) -> dict[str, driver_capacity.DriverCapacity]:
+                  ) -> dict[str, vgpu.DriverCapacity]:
         """Return driver reports after vGPUs were created or removed.
 
         Never raises.
@@ -328,7 +401,7 @@ class Host(Devices):
         """Return the functions to report: GPUs and parents of vGPUs."""
 
     @abc.abstractmethod
-    def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
+    def identity(self, scan: scanner.Scan) -> host.MachineIdentity:
         """Return what tells this machine from others. Never raises."""
 
     @abc.abstractmethod

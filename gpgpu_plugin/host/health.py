@@ -19,16 +19,16 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin import versioned_file
 from gpgpu_plugin.domain import health
-from gpgpu_plugin.host.discovery import health_files
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
+from gpgpu_plugin.host.discovery import watch
 
 LOG = logging.getLogger(__name__)
 
 VERSION = 1
 """Version of the file's format."""
 
-Readings = Mapping[str, health_files.Reading]
+Readings = Mapping[str, watch.HealthReading]
 """What the files of GPUs show, by stable id."""
 
 
@@ -58,14 +58,14 @@ class HealthBook:
         self._conditions: dict[str, health.Condition] = {}
 
     def read(self, scan: scanner.Scan, in_cleaning: Collection[str],
-             ) -> dict[str, health_files.Reading]:
+             ) -> dict[str, watch.HealthReading]:
         """Read the files of the GPUs of a scan.
 
         :param in_cleaning: stable ids of functions that may be in a reset
         """
-        return {function.id: health_files.read(self._sysfs, function.address)
+        return {function.id: watch.read_health(self._sysfs, function.address)
                 for function in scan.functions
-                if health_files.is_judged(function)
+                if watch.is_judged(function)
                 and function.id not in in_cleaning}
 
     def judged(self, scan: scanner.Scan, readings: Readings) -> scanner.Scan:
@@ -112,7 +112,7 @@ class HealthBook:
 
         :returns: whether it had any
         """
-        counts = health_files.read(self._sysfs, address).counts
+        counts = watch.read_health(self._sysfs, address).counts
         with self._lock:
             histories = dict(self._loaded())
             if stable_id not in histories:
@@ -125,7 +125,8 @@ class HealthBook:
     def _loaded(self) -> Mapping[str, health.ErrorHistory]:
         if self._histories is None:
             try:
-                found = versioned_file.read(self._path, _Histories, VERSION)
+                found = versioned_file.read_versioned(self._path, _Histories,
+                                                      VERSION)
             except (OSError, exception.Invalid) as exc:
                 LOG.error(
                     'Cannot read from %(path)s how many errors the GPUs of '
@@ -143,7 +144,7 @@ class HealthBook:
         self._histories = histories
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            versioned_file.write(
+            versioned_file.write_versioned(
                 self._path, _Histories(errors=histories), VERSION)
         except OSError as exc:
             LOG.error(

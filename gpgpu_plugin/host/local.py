@@ -17,24 +17,24 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from importlib import metadata
 
 from oslo_config import cfg
 from oslo_log import log as logging
+from stevedore import extension
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import extensions
 from gpgpu_plugin import vfio
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import health as health_mod
-from gpgpu_plugin.host import installed_backends
-from gpgpu_plugin.host.cleaning import in_progress
-from gpgpu_plugin.host.discovery import identity as identity_mod
+from gpgpu_plugin.host.cleaning import ladder
+from gpgpu_plugin.host.discovery import machine
 from gpgpu_plugin.host.discovery import scanner
-from gpgpu_plugin.host.discovery import slot_labels
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 from gpgpu_plugin.host.discovery import watch
@@ -62,7 +62,7 @@ def _reading(device: base.HostDevice) -> Iterator[None]:
                    f'{exc.strerror}') from exc
 
 
-class LocalHost(base.Host):
+class LocalHost(base.ComputeHost):
     """A host, scanned and changed through its sysfs.
 
     :param health: judges the health of its GPUs
@@ -75,13 +75,13 @@ class LocalHost(base.Host):
         self._health = health
         self._numvfs = dict(numvfs or {})
         self.binder = access.binder
-        self._backends = installed_backends.InstalledBackends(access)
+        self._backends = InstalledBackends(access)
         self._watch: watch.Watch | None = None
         self._health_changed = False
-        self._in_cleaning = in_progress.FunctionsInCleaning()
+        self._in_cleaning = ladder.FunctionsInCleaning()
         self._serial_numbers = serial_numbers.SerialNumbers(
             access.sysfs, access.binder)
-        self._slot_labels = slot_labels.SlotLabels(
+        self._slot_labels = machine.SlotLabels(
             access.sysfs, access.binder.smbios)
         self._start = str(uuid.uuid4())
         self._numbers = itertools.count(1)
@@ -89,7 +89,7 @@ class LocalHost(base.Host):
 
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
-                 guests: guest.Guests | None = None) -> LocalHost:
+                 guests: base.Guests | None = None) -> LocalHost:
         sysfs = sysfs_mod.Sysfs()
         own = conf.gpgpu_compute
         return cls(base.Access(
@@ -99,7 +99,7 @@ class LocalHost(base.Host):
             vfio=operations.PrivilegedVFIO(sysfs),
             cleaning_program=own.cleaning_program,
             knobs_command=own.knobs_command,
-            scrub_guest=guest.ScrubGuest(
+            scrub_guest=base.ScrubGuest(
                 path=own.scrub_guest_path, memory_mib=own.scrub_guest_memory,
                 seconds=own.scrub_guest_timeout, guests=guests)),
             health_mod.HealthBook(
@@ -197,8 +197,8 @@ class LocalHost(base.Host):
             if pci.can_be_gpu(function.class_code)
             or function.id in scan.vgpu_capabilities)
 
-    def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
-        return identity_mod.read(scan.functions)
+    def identity(self, scan: scanner.Scan) -> host_rules.MachineIdentity:
+        return machine.read_identity(scan.functions)
 
     def changed(self) -> bool:
         return (self._watch is None or self._health_changed
@@ -206,8 +206,8 @@ class LocalHost(base.Host):
                 or self._watch.changed(self._in_cleaning.ids()))
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
-                  ) -> dict[str, driver_capacity.DriverCapacity]:
-        reports: dict[str, driver_capacity.DriverCapacity] = {}
+                  ) -> dict[str, vgpu.DriverCapacity]:
+        reports: dict[str, vgpu.DriverCapacity] = {}
         for device in devices:
             if device.is_passthrough:
                 continue
@@ -266,3 +266,79 @@ class LocalHost(base.Host):
     def attachment(self, device: base.HostDevice) -> base.Attachment:
         with _reading(device):
             return self._backends.of(device).attachment(device)
+
+
+# -- The backends that are installed on a host, and the one for a device.
+
+
+class InstalledBackends:
+    """All backends of the namespace ``gpgpu_plugin.backends``, in order.
+
+    If one of them cannot be loaded, it is unknown which devices only it can
+    prepare and clean: another backend would treat them as its own. Then no
+    device of the host is offered, and none is prepared or cleaned.
+    """
+
+    def __init__(self, access: base.Access) -> None:
+        self._access = access
+        self._failures: list[str] = []
+        manager: extension.ExtensionManager[object] = (
+            extension.ExtensionManager(
+                extensions.BACKENDS, invoke_on_load=True,
+                invoke_args=(access,), on_load_failure_callback=self._failed))
+        found: list[tuple[int, str, base.Backend]] = []
+        for loaded in manager:
+            if isinstance(loaded.obj, base.Backend):
+                found.append((loaded.obj.order, loaded.name, loaded.obj))
+            else:
+                self._failed(manager, loaded.entry_point, TypeError(
+                    f'it is no {base.__name__}.{base.Backend.__name__}'))
+        self._backends = [backend for *_, backend in sorted(
+            found, key=lambda entry: entry[:2])]
+        if not found:
+            self._refuse('no backend is installed')
+
+    def _failed(self, manager: object, entry_point: metadata.EntryPoint,
+                error: BaseException) -> None:
+        self._refuse(f'backend {entry_point.name} ({entry_point.value}) '
+                     f'cannot be loaded: {error}')
+
+    def _refuse(self, reason: str) -> None:
+        LOG.error('%s. No GPU of this host is offered, prepared or cleaned. '
+                  'Repair or uninstall its package, then restart '
+                  'nova-compute', reason)
+        self._failures.append(reason)
+
+    def offered(self, functions: Iterable[pci.PCIFunction],
+                ) -> tuple[pci.PCIFunction, ...]:
+        """Return functions with a fault if a backend is missing."""
+        if not self._failures:
+            return tuple(functions)
+        fault = '; '.join(self._failures)
+        return tuple(dataclasses.replace(function, fault=fault)
+                     for function in functions)
+
+    def of(self, device: base.HostDevice) -> base.Backend:
+        """Return the first backend that handles a device.
+
+        :raises HostError: the device is not there, or its vendor's driver is
+            not bound to it
+        :raises HostNotReady: a backend is missing
+        """
+        if self._failures:
+            raise exception.HostNotReady(
+                path=device.address, reason='; '.join(self._failures))
+        for backend in self._backends:
+            if backend.handles(device):
+                return backend
+        sysfs = self._access.sysfs
+        folder = f'{sysfs.devices}/{device.address}'
+        if sysfs.link(folder) is None:
+            reason = f'{device.stable_id} is not there'
+        else:
+            driver = sysfs.link(f'{folder}/driver')
+            bound = f'driver {driver}' if driver else 'no driver'
+            reason = (f'no backend supports vGPU type {device.vgpu_type} on '
+                      f'it: it is bound to {bound}; load the '
+                      f"vendor's driver and bind it")
+        raise exception.HostError(path=device.address, reason=reason)

@@ -5,33 +5,33 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpgpu_plugin.domain import variant
-from gpgpu_plugin.domain.allocation import links
+from gpgpu_plugin.domain import fabric as fabric_rules
+from gpgpu_plugin.domain import variant as variant_rules
 
 PAGE_SIZE = 1000
 """Number of rows that a conductor returns in one call at most."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VariantInfo(variant.Variant):
+class VariantInfo(variant_rules.Variant):
     """A variant, with the number of devices that it matches now.
 
-    :ivar status: a domain.variant.Status
+    :ivar status: a domain.variant.VariantStatus
     :ivar reason: why its GPUs may not pass its cleaning policy; None: they
         may, or one has
     :ivar hosts_pending: number of hosts that do not have its last change yet
     """
 
     devices: int = 0
-    status: str = variant.Status.READY.value
+    status: str = variant_rules.VariantStatus.READY.value
     reason: str | None = None
     hosts_pending: int = 0
 
-    def without_devices(self) -> variant.Variant:
+    def without_devices(self) -> variant_rules.Variant:
         """Return the variant alone, without what hosts have of it."""
-        return variant.Variant(**{
+        return variant_rules.Variant(**{
             field.name: getattr(self, field.name)
-            for field in dataclasses.fields(variant.Variant)})
+            for field in dataclasses.fields(variant_rules.Variant)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,10 @@ class HostInfo:
     :ivar problems: what its scan could not read, one sentence each
     :ivar session: number of the start of nova-compute that speaks for it
     :ivar heard_at: when it last called, ISO 8601, UTC
-    :ivar holds: its own (domain.hold), each with its author and beginning
+    :ivar holds: its own (domain.device), each with its author and beginning
     :ivar draining: no instance gets a device of it
     :ivar version: of its gpgpu_plugin
-    :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar host_state: a domain.host.HostState; None: not known
     :ivar cleaned: how many of its devices are cleaned, and about how long the
         others take; None: no new one waits for its cleaning
     """
@@ -95,7 +95,7 @@ class GroupInfo:
     :ivar policy_source: ``group`` or ``variant``, of which the allocation
         policy is
     :ivar remaining: 0 if its host is silent, restored or disabled
-    :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar host_state: a domain.host.HostState; None: not known
     :ivar links_source: ``group`` or ``variant``, of which the table of link
         partitions is, or ``host``, whose drivers report them; None: nobody
         said anything
@@ -103,7 +103,7 @@ class GroupInfo:
     :ivar link_partitions: PCI addresses of the GPUs of each partition of which
         all are known, by its name
     :ivar free_partitions: names of those that can be claimed now
-    :ivar partition_states: a domain.partition_state.PartitionState by name
+    :ivar partition_states: a domain.fabric.PartitionState by name
     :ivar links_problem: why other partitions of the table are not known
     """
 
@@ -130,7 +130,7 @@ class GroupInfo:
     @property
     def free_partition_counts(self) -> tuple[str, ...]:
         """Number of free link partitions of each size, such as ``4 of 2``."""
-        counts = links.size_counts(
+        counts = fabric_rules.partition_size_counts(
             len(self.link_partitions[name].split())
             for name in self.free_partitions)
         return tuple(f'{count} of {size}' for size, count in counts.items())
@@ -151,7 +151,7 @@ class VGPUTypeInfo:
     :ivar remaining_capacity: number that can be claimed now; 0 if its host is
         silent, restored or disabled
     :ivar assigned: number of assigned vGPUs
-    :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar host_state: a domain.host.HostState; None: not known
     """
 
     host: str
@@ -191,7 +191,7 @@ class DeviceInfo:
     :ivar health: a domain.health.Health; None: it has none of its own
     :ivar health_reason: why it is not ok
     :ivar errors: errors that the host's kernel has counted, by kind
-    :ivar host_state: a domain.host_state.HostState; None: not known
+    :ivar host_state: a domain.host.HostState; None: not known
     :ivar type: type of the variant
     :ivar companions: addresses of the other functions of its card, which go
         to the same guest
@@ -248,7 +248,7 @@ class DeviceInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HoldInfo:
-    """A hold of a device or a host (domain.hold).
+    """A hold of a device or a host (domain.device).
 
     :ivar address: PCI address of the device; None: it holds the host
     :ivar device: UUID of the device; None: it holds the host

@@ -12,7 +12,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.objects import inventory
+from gpgpu_plugin.objects import inventory as inventory_obj
 
 
 class ClaimRole(enum.StrEnum):
@@ -48,7 +48,7 @@ class ClaimRequest:
     :ivar numa_choices: other sets of nodes to which the host could move it
     :ivar sockets: the NUMA nodes of each of the host's sockets; empty:
         unknown
-    :ivar exact_devices: names of devices, as domain.allocation.exact reads
+    :ivar exact_devices: names of devices, as domain.allocation.request reads
         them, which the instance gets instead of what a flavor requests. The
         caller adds them to the instance's Placement allocation
     """
@@ -101,7 +101,7 @@ class Assignment:
     :ivar source_host: from which the migration is, as in ClaimRequest
     :ivar vgpu_type: ``passthrough`` for a whole GPU
     :ivar placement_id: placement of the vGPU on its GPU, as in
-        gpgpu_plugin.domain.vgpu.capacity.VGPU
+        gpgpu_plugin.domain.vgpu.VGPU
     :ivar state: the device's state
     :ivar lease_expires_at: seconds since the epoch until which a claim that
         was not activated is presumed alive; None once activated
@@ -192,7 +192,7 @@ class Claim:
     """
 
     assignments: tuple[Assignment, ...]
-    inventory: inventory.HostInventory
+    inventory: inventory_obj.HostInventory
     numa_nodes: tuple[int, ...] | None = None
 
 

@@ -48,12 +48,12 @@ _prepared: set[object] = set()
 _SUSPICIOUS = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
 
 
-LONGEST = 16000
+MAX_LENGTH = 16000
 """Characters of a text that devices, programs or other processes have given.
 
 In UTF-8 it fits into a TEXT of MariaDB; what is longer is cut off."""
 
-_PIECE = LONGEST // 2
+_PIECE = MAX_LENGTH // 2
 
 
 def to_primitive(value: object) -> object:
@@ -96,9 +96,9 @@ def printable(kind: type[T], value: T) -> T:
 
     :param kind: type of the value
     """
-    if not _is_suspicious(value, LONGEST):
+    if not _is_suspicious(value, MAX_LENGTH):
         return value
-    return from_primitive(kind, _escaped(to_primitive(value), LONGEST))
+    return from_primitive(kind, _escaped(to_primitive(value), MAX_LENGTH))
 
 
 def sendable(primitive: object) -> object:

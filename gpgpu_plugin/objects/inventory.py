@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource providers of a host's groups, for Placement."""
+"""Inventories of hosts, and capacities of the cloud."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Iterable
+
+from gpgpu_plugin.objects import admin
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,3 +51,40 @@ class HostInventory:
     def provider_uuids(self) -> set[str]:
         """Return the UUIDs of the groups' resource providers."""
         return {group.provider_uuid for group in self.groups}
+
+
+# -- Capacity of a vGPU type on all hosts together.
+
+
+SUMMED = ('max_capacity', 'remaining_capacity', 'assigned')
+"""Fields that are added up."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CloudCapacity:
+    """A type on all hosts together.
+
+    :ivar hosts: number of hosts on which it is enabled
+    """
+
+    variant: str
+    vgpu_type: str
+    hosts: int
+    max_capacity: int
+    remaining_capacity: int
+    assigned: int
+
+
+def summed_capacity(
+        types: Iterable[admin.VGPUTypeInfo]) -> list[CloudCapacity]:
+    """Return the capacity on all hosts, by variant and type."""
+    found: dict[tuple[str, str], list[admin.VGPUTypeInfo]] = (
+        collections.defaultdict(list))
+    for info in types:
+        found[info.variant, info.vgpu_type].append(info)
+    return [CloudCapacity(
+        variant=variant, vgpu_type=vgpu_type,
+        hosts=sum(info.enabled for info in infos),
+        **{name: sum(getattr(info, name) for info in infos)
+           for name in SUMMED})
+        for (variant, vgpu_type), infos in sorted(found.items())]

@@ -9,7 +9,7 @@ import typing
 import zlib
 from collections.abc import Iterable
 
-from gpgpu_plugin.domain.allocation import links
+from gpgpu_plugin.domain import fabric as fabric_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import codec
 
@@ -22,7 +22,7 @@ class TypeMasks:
     :ivar available: available units by GPU; empty if each free GPU has one
     :ivar most: units of a GPU that has no other ones
     :ivar partitions: masks of link partitions; only of whole GPUs
-    :ivar fabric: as in domain.allocation.links.Links
+    :ivar fabric: as in domain.fabric.Links
     :ivar problem: as in domain.allocation.feasibility.Masks
     """
 
@@ -32,7 +32,7 @@ class TypeMasks:
     most: int = 1
     partitions: tuple[int, ...] = ()
     fabric: bool = False
-    problem: str = links.NOTHING_KNOWN.problem
+    problem: str = fabric_rules.NOTHING_KNOWN.problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ lowers the rank of a host meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
+class SchedulerChoice:
     """A host that a scheduler chose and that has not claimed yet.
 
     :ivar scheduler: identity of the scheduler, made anew when it starts
@@ -201,14 +201,14 @@ class Changes:
     anew: bool = False
     recorded: bool = False
     mix: RequestMix | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SchedulerChoice, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExactRequest:
     """Instance that names its devices in a scheduler hint.
 
-    :ivar devices: names, as domain.allocation.exact reads them
+    :ivar devices: names, as domain.allocation.request reads them
     :ivar request: of its flavor, which must demand none of the plugin's
         classes
     """

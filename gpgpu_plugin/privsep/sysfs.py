@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privileged access to attributes of sysfs that the plugin reads or writes.
+"""Privileged access to sysfs, modules and NVIDIA's program.
 
 The daemon checks paths and values against RULES, and the device in sysfs.
 """
@@ -29,7 +29,7 @@ _NAMES = {
     'PARENT': '[A-Za-z0-9:._-]+', 'TYPE': '[A-Za-z0-9_.-]+', 'UUID': _UUID}
 
 
-class Rule(typing.NamedTuple):
+class AttributeRule(typing.NamedTuple):
     """An attribute that the helper writes.
 
     :ivar path: below the root of sysfs, with names such as ADDRESS
@@ -46,21 +46,24 @@ class Rule(typing.NamedTuple):
 
 _DEVICE = 'bus/pci/devices/ADDRESS'
 RULES = (
-    Rule(f'{_DEVICE}/driver_override', '', guard.check_card),
-    Rule(f'{_DEVICE}/driver_override', vfio.DRIVER,
-         guard.check_unused),
-    Rule(f'{_DEVICE}/reset', '1', guard.check_closed),
-    Rule(f'{_DEVICE}/sriov_numvfs', '[1-9][0-9]*', guard.check_card),
-    Rule(f'{_DEVICE}/nvidia/current_vgpu_type', _NUMBER, guard.check_card),
-    Rule(f'{_DEVICE}/nvidia/placement_id', _NUMBER, guard.check_card),
-    Rule('bus/pci/drivers/DRIVER/bind', guard.ADDRESS, guard.check_unused),
-    Rule('bus/pci/drivers/DRIVER/unbind', guard.ADDRESS, guard.check_closed),
-    Rule('bus/pci/drivers_probe', guard.ADDRESS, guard.check_card),
-    Rule('class/mdev_bus/PARENT/mdev_supported_types/TYPE/create', _UUID,
-         guard.check_parent),
-    Rule('bus/mdev/devices/UUID/remove', '1', guard.check_mdev),
-    Rule('bus/mdev/devices/UUID/nvidia/placement_id', _NUMBER,
-         guard.check_mdev))
+    AttributeRule(f'{_DEVICE}/driver_override', '', guard.check_card),
+    AttributeRule(f'{_DEVICE}/driver_override', vfio.DRIVER,
+                  guard.check_unused),
+    AttributeRule(f'{_DEVICE}/reset', '1', guard.check_closed),
+    AttributeRule(f'{_DEVICE}/sriov_numvfs', '[1-9][0-9]*', guard.check_card),
+    AttributeRule(f'{_DEVICE}/nvidia/current_vgpu_type', _NUMBER,
+                  guard.check_card),
+    AttributeRule(f'{_DEVICE}/nvidia/placement_id', _NUMBER, guard.check_card),
+    AttributeRule('bus/pci/drivers/DRIVER/bind', guard.ADDRESS,
+                  guard.check_unused),
+    AttributeRule('bus/pci/drivers/DRIVER/unbind', guard.ADDRESS,
+                  guard.check_closed),
+    AttributeRule('bus/pci/drivers_probe', guard.ADDRESS, guard.check_card),
+    AttributeRule('class/mdev_bus/PARENT/mdev_supported_types/TYPE/create',
+                  _UUID, guard.check_parent),
+    AttributeRule('bus/mdev/devices/UUID/remove', '1', guard.check_mdev),
+    AttributeRule('bus/mdev/devices/UUID/nvidia/placement_id', _NUMBER,
+                  guard.check_mdev))
 """All that the helper writes below sysfs; doc/source/admin has the same."""
 
 
@@ -69,7 +72,7 @@ class Read(typing.NamedTuple):
 
     :ivar path: below the root of sysfs
     :ivar size: bytes that it reads at most
-    :ivar check: as that of a Rule; None: the attribute is of no device
+    :ivar check: as of AttributeRule; None: the attribute is of no device
     :ivar select: returns the part of the content that the caller gets; None:
         the caller gets what one system call reads
     """
@@ -191,3 +194,44 @@ def write(root: str, path: str, value: str) -> None:
         os.write(fd, (value or '\n').encode())
     finally:
         os.close(fd)
+
+
+# -- Kernel modules that the privileged helper loads.
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
+def load_vfio(module: str) -> None:
+    """Load a module with a VFIO driver.
+
+    :param module: ``vfio-pci``, or a module that has a ``vfio_pci:`` alias
+        in this kernel's modules.alias
+    :raises OSError: it is another module, or cannot be loaded
+    """
+    # Loading any other module may harm the host, so the helper itself reads
+    # which ones have a VFIO driver.
+    if module != vfio.PLAIN and not (
+            vfio.is_vfio(module) and module in {
+                name for _, name in vfio.aliases(vfio.alias_file())}):
+        raise PermissionError(
+            1, f'{module} is not a module with a VFIO driver', module)
+    privsep.run('modprobe', module)
+
+
+# -- NVIDIA's program that creates VFs, which its driver refuses to others.
+
+
+SRIOV_MANAGE = '/usr/lib/nvidia/sriov-manage'
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.TIMEOUT)
+def make_vfs(address: str) -> None:
+    """Create all VFs that a GPU can have.
+
+    Source: NVIDIA vGPU software user guide, "Preparing the Virtual Function
+    for an NVIDIA vGPU": only this program creates them.
+
+    :raises OSError: the program failed or is not installed, or the function
+        is not on a GPU's card
+    """
+    guard.check_card(SYSFS_ROOT, address)
+    privsep.run(SRIOV_MANAGE, '-e', address)

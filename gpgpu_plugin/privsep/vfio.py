@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privileged resets and memory tests of idle GPUs, by means of VFIO.
+"""Privileged resets and memory tests of idle GPUs, by VFIO.
 
 A function is opened only if guard.check_idle_vfio allows it: it is on a GPU's
 card, bound to a VFIO driver, and no guest has it. Opening and closing it may
@@ -9,14 +9,18 @@ reset it (vfio_device.opened), also between two calls of this module.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import operator
 import os
 import pathlib
+import struct
+import time
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
 from gpgpu_plugin.privsep import guard
 from gpgpu_plugin.privsep import sysfs
@@ -40,7 +44,7 @@ _VPD_READ = 1024
 
 
 @contextlib.contextmanager
-def _opened(root: str, address: str) -> Iterator[vfio_device.Device]:
+def _opened(root: str, address: str) -> Iterator[vfio_device.VFIODevice]:
     """Open an idle function of the helper's own sysfs during the block."""
     sysfs.check_root(root)
     guard.check_idle_vfio(root, address)
@@ -49,7 +53,7 @@ def _opened(root: str, address: str) -> Iterator[vfio_device.Device]:
 
 
 @contextlib.contextmanager
-def opened_gpu(root: str, address: str) -> Iterator[vfio_device.Device]:
+def opened_gpu(root: str, address: str) -> Iterator[vfio_device.VFIODevice]:
     """Open an idle GPU during the block, and no other function of its card.
 
     :param root: root of the caller's sysfs
@@ -63,7 +67,7 @@ def opened_gpu(root: str, address: str) -> Iterator[vfio_device.Device]:
 
 @contextlib.contextmanager
 def _opened_memory(root: str, address: str,
-                   ) -> Iterator[vfio_device.Region | None]:
+                   ) -> Iterator[vfio_device.VFIORegion | None]:
     """Open an idle GPU, and return its memory during the block.
 
     Other functions, also those on its card, have registers behind their BARs.
@@ -135,7 +139,7 @@ def hot_reset(root: str, address: str, functions: Sequence[str]) -> None:
         reset_card(device, root, address, functions)
 
 
-def reset_card(device: vfio_device.Device, root: str, address: str,
+def reset_card(device: vfio_device.VFIODevice, root: str, address: str,
                functions: Iterable[str]) -> None:
     """Reset the card of a function that this process has open.
 
@@ -260,7 +264,7 @@ def scrub(root: str, address: str, length: int) -> int:
                    _filled(region, length, None))
 
 
-def _filled(region: vfio_device.Region, length: int,
+def _filled(region: vfio_device.VFIORegion, length: int,
             seed: bytes | None) -> int:
     """Write all pages, then return how many bytes are as written.
 
@@ -292,7 +296,7 @@ def _equal(found: bytes, expected: bytes) -> int:
     return sum(map(operator.eq, found, expected))
 
 
-def _written(region: vfio_device.Region | None,
+def _written(region: vfio_device.VFIORegion | None,
              seed: str) -> tuple[int, int]:
     """Write marks; return how many, and how many of them were read back.
 
@@ -306,7 +310,7 @@ def _written(region: vfio_device.Region | None,
     return len(places), _found(region, seed)
 
 
-def _places(region: vfio_device.Region | None) -> list[int]:
+def _places(region: vfio_device.VFIORegion | None) -> list[int]:
     """Return where marks are: on the first page, the last, and between."""
     if region is None or region.size < MARKED_SIZE:
         return []
@@ -319,7 +323,92 @@ def _mark(seed: str, place: int) -> bytes:
     return hashlib.sha512(f'{seed} {place}'.encode()).digest()
 
 
-def _found(region: vfio_device.Region, seed: str) -> int:
+def _found(region: vfio_device.VFIORegion, seed: str) -> int:
     """Return how many marks are at their places."""
     return sum(region.read(place, MARK_SIZE) == _mark(seed, place)
                for place in _places(region))
+
+
+# -- Privileged wait until a GPU has cleared its memory after a reset.
+#
+# The reset and the wait use one open device. Opening and closing it may reset
+# the function alone (vfio_device.opened), of which nobody says that the memory
+# is cleared after it, nor what the registers show then.
+
+
+CLEAR_SECONDS = 30.0
+"""Time limit for a GPU, that of NVIDIA's tool: 15 s until its
+registers answer, 10 s until it has booted, and 5 s until it is cleared."""
+
+_INTERVAL = 0.01
+
+
+@privsep.sys_admin_pctxt.entrypoint_with_timeout(privsep.RESET_TIMEOUT)
+def reset_and_wait(root: str, address: str, functions: Sequence[str],
+                   ) -> tuple[int, ...]:
+    """Reset a GPU's card, and wait until the GPU has cleared its memory.
+
+    The caller names no register: those of the model are read (nvidia).
+
+    :param root: root of the caller's sysfs
+    :param address: the GPU, which is opened for this
+    :param functions: all functions of its card, as the caller knows it
+    :returns: the fields of nvidia.ClearReading, whether it is cleared or not
+    :raises PermissionError: no register of the model is known, or the reset
+        is refused, see hot_reset
+    :raises OSError: the kernel refused, or the GPU or root is refused
+    """
+    sysfs.check_root(root)
+    guard.check_gpu(root, address)
+    registers = _registers(root, address)
+    with opened_gpu(root, address) as device:
+        before = _value(device.registers(), registers.clear)
+        reset_card(device, root, address, functions)
+        # The reset may have left its memory BARs disabled.
+        return (before, *_awaited(device.registers(), registers))
+
+
+def _registers(root: str, address: str) -> nvidia.Registers:
+    """Return the registers of a model.
+
+    :raises PermissionError: none are known
+    """
+    device = pathlib.Path(root, 'bus/pci/devices', address)
+    vendor, model = ((device / name).read_text().strip().removeprefix('0x')
+                     for name in ('vendor', 'device'))
+    architecture = nvidia.architecture(vendor, model)
+    if architecture is None:
+        raise guard.refused(
+            address, f'no register of {vendor}:{model} is known that shows '
+            f'that it has cleared its memory')
+    return nvidia.REGISTERS[architecture]
+
+
+def _awaited(bar: vfio_device.VFIORegion,
+             registers: nvidia.Registers) -> tuple[int, ...]:
+    """Return all fields but ``before`` once the memory is cleared.
+
+    After SECONDS they are returned as they are then.
+    """
+    began = time.monotonic()
+    first = _value(bar, registers.clear)
+    while True:
+        # In this order: see nvidia.Registers.
+        boot = _value(bar, registers.boot)
+        clear = _value(bar, registers.clear)
+        passed = time.monotonic() - began
+        if registers.is_cleared(boot, clear) or passed >= CLEAR_SECONDS:
+            return first, boot, clear, round(passed * 1000)
+        time.sleep(_INTERVAL)
+
+
+def _value(bar: vfio_device.VFIORegion, offset: int) -> int:
+    """Return a register of 32 bits.
+
+    :raises OSError: it is beyond the BAR, or the kernel refused
+    """
+    if offset + 4 > bar.size:
+        raise OSError(errno.ENXIO, f'{os.strerror(errno.ENXIO)}: BAR 0 has '
+                      f'{bar.size} bytes, and no register at {offset:#x}')
+    [value] = struct.unpack('<I', bar.read(offset, 4))
+    return int(value)

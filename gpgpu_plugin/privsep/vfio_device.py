@@ -60,7 +60,7 @@ class Dependent(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Region:
+class VFIORegion:
     """A part of a device, such as the memory behind a BAR.
 
     It is read and written by system calls. It is not mapped: an access that
@@ -137,7 +137,7 @@ class Groups:
                     VFIO_TYPE1v2_IOMMU if has_v2 else VFIO_TYPE1_IOMMU)
 
 
-class Device:
+class VFIODevice:
     """A PCI function that this process has open.
 
     :param address: its PCI address
@@ -197,7 +197,7 @@ class Device:
                     _HOT_RESET.pack(size, 0, len(fds))
                     + struct.pack(f'={len(fds)}i', *fds))
 
-    def memory(self) -> Region | None:
+    def memory(self) -> VFIORegion | None:
         """Return the largest prefetchable BAR, ready to be accessed.
 
         A BAR that is not prefetchable has registers, which nobody must fill.
@@ -214,7 +214,7 @@ class Device:
         self.enable_memory()
         return max(regions, key=lambda region: region.size, default=None)
 
-    def registers(self) -> Region:
+    def registers(self) -> VFIORegion:
         """Return BAR 0, ready to be accessed.
 
         Only where the model is known to have its registers there.
@@ -224,7 +224,7 @@ class Device:
         self.enable_memory()
         return self.region(VFIO_PCI_BAR0_REGION_INDEX)
 
-    def option_rom(self) -> Region:
+    def option_rom(self) -> VFIORegion:
         """Return the option ROM, ready to be read.
 
         The kernel shows none if it does not begin as one does.
@@ -247,7 +247,7 @@ class Device:
         config.write(PCI_COMMAND,
                      struct.pack('<H', command | PCI_COMMAND_MEMORY))
 
-    def region(self, index: int) -> Region:
+    def region(self, index: int) -> VFIORegion:
         """Return a region as VFIO shows it, which may differ from sysfs.
 
         nvgrace-gpu-vfio-pci shows a GPU's memory as BARs that the GPU itself
@@ -257,11 +257,11 @@ class Device:
             _REGION_INFO.size, 0, index, 0, 0, 0))
         fcntl.ioctl(self._fd, VFIO_DEVICE_GET_REGION_INFO, answer)
         size, offset = _REGION_INFO.unpack(answer)[4:]
-        return Region(fd=self._fd, offset=offset, size=size)
+        return VFIORegion(fd=self._fd, offset=offset, size=size)
 
 
 @contextlib.contextmanager
-def opened(root: str, address: str) -> Iterator[Device]:
+def opened(root: str, address: str) -> Iterator[VFIODevice]:
     """Open a function during the block, and close all files at its end.
 
     The kernel resets a function that it can reset on its own when it is opened
@@ -280,4 +280,4 @@ def opened(root: str, address: str) -> Iterator[Device]:
         fd = fcntl.ioctl(groups.open(group), VFIO_GROUP_GET_DEVICE_FD,
                          bytearray(address.encode() + b'\0'))
         files.callback(os.close, fd)
-        yield Device(address, fd, groups)
+        yield VFIODevice(address, fd, groups)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RPC API that nova-compute serves for its host: contract and client.
 
-``compute.manager`` implements the contract. All methods are casts, signed with
+``compute.service`` implements the contract. All methods are casts, signed with
 the host's key. The answer to a question is a message to the conductors,
 Conductor.answer: the host's user of the broker needs
 no permission to write to the exchange of replies (``amq.default``), by which
@@ -22,10 +22,8 @@ from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import guard
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 
@@ -50,14 +48,14 @@ _Context = gpgpu_context.RequestContext
 class Compute(typing.Protocol):
     """Methods that one host's nova-compute serves."""
 
-    @caller.conductors()
+    @guard.conductors()
     def refresh(self, ctxt: _Context) -> None:
         """Fetch the inventory, update Placement and clean dirty devices.
 
         The conductor casts it after a change that concerns the host.
         """
 
-    @caller.conductors()
+    @guard.conductors()
     def assignments_changed(self, ctxt: _Context) -> None:
         """Fetch the host's assignments, then do what ``refresh`` does.
 
@@ -65,7 +63,7 @@ class Compute(typing.Protocol):
         for example when the source of a migration confirms it.
         """
 
-    @caller.conductors()
+    @guard.conductors()
     def ask(self, ctxt: _Context, *, question: str, asked_at: float,
             assignments: Sequence[claim_obj.Assignment]) -> None:
         """Answer whether the host's instances use their assignments.
@@ -79,7 +77,7 @@ class Compute(typing.Protocol):
             may be empty
         """
 
-    @caller.conductors()
+    @guard.conductors()
     def examine(self, ctxt: _Context, *, question: str, asked_at: float,
                 repairs: Sequence[drift.Repair]) -> None:
         """Answer with the drifts of this host, after some repairs.
@@ -114,9 +112,9 @@ def guard_of(conf: cfg.ConfigOpts, host: str) -> guard.Guard:
     kind = gpgpu_context.CallerKind.HOST
     return _Guard(
         (Compute,), kind, rpc_transport.compute_topic(conf),
-        guard.Verifier([key_files.of_caller(conf, kind, host)],
+        guard.Verifier([signature.read_caller_key(conf, kind, host)],
                        guard.AnyKey())
-        if key_files.is_required(conf) else None)
+        if signature.is_required(conf) else None)
 
 
 class ComputeAPI:

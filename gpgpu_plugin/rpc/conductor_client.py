@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the conductor's client: topics, limits and signatures of calls."""
+"""Client of the conductor: topics, limits, signatures of calls."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import inspect
 import time
 import typing
 from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
-from gpgpu_plugin.rpc import caller as caller_mod
+from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import scheduling as scheduling_obj
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_contract
-from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import contract
-from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import pages
+from gpgpu_plugin.rpc import signature as signature_mod
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 _Context = gpgpu_context.RequestContext
@@ -39,7 +44,7 @@ _SHORTEST = 1.0
 
 def _tries(method: str, timeout: float) -> int:
     return (min(_TRIES, max(1, int(timeout / _SHORTEST)))
-            if method in conductor_locks.REPEATED else 1)
+            if method in REPEATED else 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +60,9 @@ def signing(conf: cfg.ConfigOpts, kind: gpgpu_context.CallerKind, topic: str,
     :param name: of the caller, if it is a host
     :raises ConfigInvalid: it has no key
     """
-    if not key_files.is_required(conf):
+    if not signature_mod.is_required(conf):
         return None
-    return contract.Signing(topic=topic, signer=key_files.of_caller(
+    return contract.Signing(topic=topic, signer=signature_mod.read_caller_key(
         conf, kind,
         name if kind is gpgpu_context.CallerKind.HOST else None))
 
@@ -180,7 +185,7 @@ class ConductorClient:
                 method=method.__name__, timeout=self._timeout) from None
 
     def _channel_of(self, method: Callable[..., object]) -> _Channel:
-        kinds = list(caller_mod.rules(method))
+        kinds = list(guard.caller_rules(method))
         return self._channel(
             kinds[0] if self._caller is None or self._caller not in kinds
             else self._caller)
@@ -205,3 +210,96 @@ class ConductorClient:
         if not self._probed:
             rpc_transport.probe(self._conf, self._transport)
             self._probed = True
+
+
+# -- Lists of the calls that wait for a lock, and of those that are repeated.
+
+
+HOSTS = 'hosts'
+"""Key of calls that may lock many hosts, or one that they do not name."""
+
+# The names of methods of rpc.conductor_contract.
+REPEATED = frozenset((
+    'claim', 'activate', 'release', 'report', 'changes_since'))
+"""Methods that a client calls again while it waits, as a call or its answer
+may be lost with a conductor or a broker.
+
+Each call is signed anew, and none is executed later than the client waits.
+What was done is not done twice: a claim has a key, a report a number.
+"""
+
+_OF_ORIGIN = frozenset((
+    'report', 'claim', 'activate', 'abort', 'release', 'confirm_migration',
+    'compare_allocations', 'clean_started', 'clean_finished',
+    'clean_postponed'))
+_OF_HOST = frozenset((
+    'host_delete', 'host_drain', 'host_takeover', 'group_set',
+    'group_links_set'))
+_OF_HOSTS = frozenset((
+    'variant_create', 'variant_set', 'variant_delete', 'vgpu_type_set',
+    'assignment_end', 'hold_add', 'hold_remove', 'device_release',
+    'device_accept', 'device_replace',
+    'usage_mark_exported', 'repair_database'))
+
+
+def lock_key(method: str, arguments: Mapping[str, typing.Any]) -> str | None:
+    """Return whose lock a call may wait for.
+
+    :param arguments: primitives
+    :returns: the name of a host, or HOSTS; None if the call waits for no
+        lock, and must be served while others wait
+    """
+    try:
+        if method in _OF_ORIGIN:
+            return str(arguments['origin']['host'])
+        if method == 'begin_session':
+            return str(arguments['request']['host'])
+        if method in _OF_HOST:
+            host = arguments['host']
+            return HOSTS if host is None else str(host)
+    except (KeyError, TypeError):
+        # The endpoint refuses it.
+        return None
+    return HOSTS if method in _OF_HOSTS else None
+
+
+# -- Client side of gpgpu-conductor's RPC API.
+#
+# Arguments, meaning, results and errors of each method are in
+# rpc.conductor_contract.
+
+
+_HOSTS_AT_ONCE = conductor_contract.HOSTS_AT_ONCE
+
+
+@calls(_Conductor)
+class ConductorAPI(ConductorClient, _Conductor):
+    """Calls to any live conductor.
+
+    Every method raises ConductorUnavailable if no conductor answers in time.
+    See ConductorClient for the parameters.
+    """
+
+    def chosen(self, ctxt: _Context,
+               choices: Sequence[scheduling_obj.SchedulerChoice]) -> None:
+        """Send the choices to every conductor, and wait for none."""
+        self._cast_to_all(_Conductor.chosen, ctxt, choices=choices)
+
+    def answer(self, ctxt: _Context, host: str, question: str,
+               usages: Sequence[claim_obj.Usage] = (),
+               drifts: Sequence[drift.Drift] = ()) -> None:
+        """Send an answer to every conductor: one of them asked."""
+        self._cast_to_all(
+            _Conductor.answer, ctxt, host=host, question=question,
+            usages=usages, drifts=drifts)
+
+    def examine_hosts(self, ctxt: _Context, hosts: Sequence[str],
+                      repairs: Sequence[drift.Repair] = (),
+                      ) -> tuple[drift.Drift, ...]:
+        """Examine some hosts at once, one batch after the other."""
+        return tuple(
+            found for first in range(0, len(hosts), _HOSTS_AT_ONCE)
+            for found in self._call_within(
+                self._timeout + compute_api.REPAIR_TIMEOUT,
+                _Conductor.examine_hosts, ctxt,
+                hosts=hosts[first:first + _HOSTS_AT_ONCE], repairs=repairs))

@@ -2,7 +2,8 @@
 """The conductor's RPC contract: its methods, arguments, results and errors.
 
 Hosts, schedulers and commands use nothing else of the conductor.
-``rpc.conductor_api`` calls it and ``conductor.manager`` implements it.
+``rpc.conductor_client`` calls it and ``conductor.manager`` implements it.
+``Conductor`` is the whole contract.
 """
 
 from __future__ import annotations
@@ -11,23 +12,592 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import context as gpgpu_context
+from gpgpu_plugin.doctor import cloud
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.domain import ledger
+from gpgpu_plugin.domain.allocation import request as request_mod
+from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.objects import forecast
+from gpgpu_plugin.objects import history
 from gpgpu_plugin.objects import inventory as inventory_obj
 from gpgpu_plugin.objects import report as report_obj
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.objects import session as session_obj
-from gpgpu_plugin.rpc import caller
-from gpgpu_plugin.rpc import device_contract
-from gpgpu_plugin.rpc import doctor_contract
-from gpgpu_plugin.rpc import history_contract
-from gpgpu_plugin.rpc import operator_contract
-from gpgpu_plugin.rpc import why_not_contract
+from gpgpu_plugin.rpc import compute_api
+from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import guard
+from gpgpu_plugin.rpc import pages
+
+# -- Methods that take devices out and back.
+
+
+_Context = gpgpu_context.RequestContext
+
+
+class DeviceContract:
+    """Methods for operators: hold, clean, accept and replace devices."""
+
+    @guard.operators()
+    def hold_list(self, ctxt: _Context, host: str | None = None,
+                  kind: str | None = None, limit: int = pages.ALL,
+                  marker: str | None = None) -> tuple[admin.HoldInfo, ...]:
+        """Return a page of holds, the oldest first.
+
+        :param kind: one of domain.device.HOLD_KINDS
+        :param limit: as for vgpu_type_list
+        :param marker: id of the hold before the first one
+        :raises NotFound: no such host
+        :raises Invalid: there is no such kind, or the marker is no number
+        """
+
+    @guard.operators(once=True)
+    def hold_add(self, ctxt: _Context, device: str, kind: str,
+                 reason: str | None = None) -> admin.DeviceInfo:
+        """Hold a device; a GPU with its VFs and the vGPUs on it.
+
+        An assigned one stays assigned. A retired one leaves lists, offers and
+        counts, and stays retired if its host reports it again.
+
+        :param kind: one of domain.device.BY_OPERATORS
+        :param reason: one line; a quarantine needs one
+        :raises NotFound: no device has this UUID
+        :raises Invalid: the reason is empty or has several lines, or operators
+            set no such kind
+        :raises Conflict: it is an mdev row; it is to be quarantined or retired
+            and is so already; or it is to be retired, and an instance has the
+            GPU or a vGPU of it, or it is a VF
+        """
+
+    @guard.operators(once=True)
+    def hold_remove(self, ctxt: _Context, device: str, kinds: Sequence[str],
+                    ) -> admin.DeviceInfo:
+        """Remove holds of a device; it is cleaned if one withdrew it.
+
+        A GPU stands for its VFs.
+
+        :param kinds: each a domain.device.HoldKind
+        :raises NotFound: no device has this UUID
+        :raises Invalid: there is no such kind
+        :raises Conflict: the device has none of the named kinds other than
+            ``disabled``, a guest has a vGPU on it, another card has the place
+            of a retired one, or ``disabled`` is a hold of its GPU or named for
+            an mdev row; then nothing is removed
+        """
+
+    @guard.operators(once=True)
+    def device_release(self, ctxt: _Context, device: str,
+                       ) -> admin.DeviceInfo:
+        """Have a device cleaned; of a GPU with VFs, all of these.
+
+        If holds withdraw the device, they are removed, as by hold_remove,
+        also if an instance has it. A device that is dirty or is being cleaned
+        stays so.
+
+        :raises NotFound: no device has this UUID
+        :raises Conflict: as for hold_remove, or nothing withdraws the device,
+            and an instance has it or a vGPU of it, or it is unmanaged or an
+            mdev row
+        """
+
+    @guard.operators(once=True)
+    def device_accept(self, ctxt: _Context, devices: Sequence[str],
+                      reason: str) -> tuple[admin.DeviceInfo, ...]:
+        """Take new devices of one host as clean, all or none.
+
+        :param devices: UUIDs; a GPU that has VFs stands for these
+        :param reason: one line
+        :raises NotFound: the host has no device with one of these UUIDs
+        :raises Invalid: as for hold_add, or no device is named
+        :raises Conflict: a device is not dirty, not new or an mdev row
+        """
+
+    @guard.operators(once=True)
+    def device_replace(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
+        """Retire a GPU, and accept the other card in its place.
+
+        The other card is dirty. If the host has not reported it yet, it is
+        accepted when the host does.
+
+        :param device: the GPU, or the other card, which is quarantined
+        :returns: the other card; the GPU if the other is awaited
+        :raises NotFound: no device has this UUID
+        :raises Conflict: an instance has the GPU or a vGPU of it, or it was
+            replaced already, or is a VF or an mdev row
+        """
+
+
+# -- Methods that read the history.
+
+
+class HistoryContract:
+    """Methods for operators: cleanings, usage, events."""
+
+    @pages.sized(ledger.PAGE_SIZE)
+    @guard.operators()
+    def device_history(self, ctxt: _Context, device: str,
+                       limit: int = pages.ALL, marker: str | None = None,
+                       ) -> tuple[ledger.Record, ...]:
+        """Return a page of the ledger of a device, in the order of time.
+
+        :param device: UUID, also of a device that was deleted
+        :param limit: as for vgpu_type_list
+        :param marker: number of the record before the first one
+        :raises NotFound: no device has or had this UUID
+        :raises Invalid: the marker is no number
+        """
+
+    @guard.operators()
+    def device_ledger_head(self, ctxt: _Context, device: str) -> ledger.Head:
+        """Return what the ledger of a device must end with.
+
+        :raises NotFound: no device has or had this UUID
+        """
+
+    @guard.operators()
+    def usage_list(self, ctxt: _Context, query: history.UsageQuery,
+                   limit: int = pages.ALL, marker: str | None = None,
+                   ) -> tuple[history.UsageInfo, ...]:
+        """Return a page of usage in the order in which it was recorded.
+
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the usage before the first one
+        :raises NotFound: no such marker
+        :raises Invalid: the period ends before it begins
+        """
+
+    @guard.operators()
+    def usage_summary(self, ctxt: _Context, query: history.UsageQuery,
+                      by: Sequence[str], limit: int = pages.ALL,
+                      marker: str | None = None,
+                      ) -> tuple[history.UsageSum, ...]:
+        """Return a page of sums of usage, sorted by their values.
+
+        :param by: objects.history.UsageKey of which each sum has the values
+        :param limit: as for vgpu_type_list
+        :param marker: JSON of the values of the sum before the first one
+        :raises Invalid: no such key or marker, or as for usage_list
+        """
+
+    @guard.operators()
+    def usage_unexported(self, ctxt: _Context, limit: int = pages.ALL,
+                         marker: str | None = None,
+                         ) -> tuple[history.UsageInfo, ...]:
+        """Return a page of ended usage that is not marked as exported.
+
+        It is in the order of its end. A usage whose end is committed late is
+        in no page after the marker, but in those of the next export.
+
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the usage before the first one
+        :raises NotFound: no such marker
+        """
+
+    @guard.operators(once=True)
+    def usage_mark_exported(self, ctxt: _Context, usages: Sequence[str],
+                            ) -> int:
+        """Mark ended usage as exported, so that ``db purge`` may delete it.
+
+        :param usages: UUIDs of what was written, not the last one alone:
+            others may have ended before it since they were listed
+        :returns: number of those that were not marked before
+        """
+
+    @guard.operators()
+    def event_list(self, ctxt: _Context, wanted: history.EventFilter, *,
+                   limit: int = pages.ALL, marker: str | None = None,
+                   ) -> tuple[history.EventInfo, ...]:
+        """Return a page of the history, newest first.
+
+        :param limit: as for vgpu_type_list
+        :param marker: id of the event before the first one
+        :raises Invalid: no such kind, or the marker is no number
+        """
+
+
+# -- Methods that explain refusals.
+
+
+EXAMINED_HOSTS_AT_ONCE = 50
+"""Number of hosts that one call explains at most."""
+
+LEAVING_AT_ONCE = 256
+"""Number of instances that one plan has at most."""
+
+OPTIONS_AT_ONCE = 1000
+"""Number of candidates that one plan has at most, those of all kinds together.
+1,000 hosts that all refuse take 5 s; the default ``[gpgpu] rpc_timeout`` is
+10."""
+
+
+class WhyNotContract:
+    """Methods for operators: where a request fits, and why not elsewhere."""
+
+    @pages.sized(EXAMINED_HOSTS_AT_ONCE)
+    @guard.operators()
+    def why_not(self, ctxt: _Context, request: request_mod.Request,
+                guest_nodes: int | None = None, host: str | None = None,
+                limit: int = pages.ALL, marker: str | None = None,
+                ) -> tuple[forecast.HostAnswer, ...]:
+        """Return what each host says to a request, page by page.
+
+        Nothing is claimed or locked.
+
+        :param guest_nodes: number of NUMA nodes of the guest; None: it has no
+            NUMA topology
+        :param host: only this one
+        :param limit: number of hosts at most; a page has 50 at most
+        :param marker: name of the host before the first one
+        :raises Invalid: the request is for no GPU
+        :raises NotFound: no such host
+        """
+
+    @guard.operators()
+    def scheduler_view(self, ctxt: _Context, marker: int | None = None,
+                       ) -> scheduling_obj.Changes:
+        """Return one page of all hosts as schedulers see them, and the mix.
+
+        :param marker: None: the first page; otherwise that of the page before
+        """
+
+    @guard.operators()
+    def what_if_leaving(self, ctxt: _Context, hosts: Sequence[str],
+                        ) -> tuple[forecast.Leaving, ...]:
+        """Return the instances that have devices on hosts.
+
+        :raises NotFound: no such host
+        """
+
+    @guard.operators()
+    def what_if_drain(self, ctxt: _Context,
+                      question: forecast.DrainQuestion,
+                      ) -> forecast.DrainAnswer:
+        """Return where instances would go if hosts were drained.
+
+        Nothing is claimed, drained or locked. One order is tried, the largest
+        instance first; as many hosts are examined as can matter.
+
+        :raises Invalid: there are too many instances or candidates, or one
+            requests no GPU
+        :raises NotFound: no such host
+        """
+
+
+# -- Methods of gpgpu-manage doctor.
+
+
+HOSTS_AT_ONCE = 100
+"""Number of hosts that one call examines at most."""
+
+
+class DoctorContract:
+    """Methods of gpgpu-conductor that find and repair drifts."""
+
+    @pages.sized(HOSTS_AT_ONCE)
+    @guard.operators()
+    def examine_database(self, ctxt: _Context, host: str | None = None,
+                         limit: int = pages.ALL, marker: str | None = None,
+                         ) -> tuple[cloud.HostRecord, ...]:
+        """Return a page of hosts, each with its drifts in the database.
+
+        :param host: only this one
+        :param limit: number of hosts at most; a page has 100 at most
+        :param marker: name of the host before the first one
+        :raises NotFound: no such host
+        """
+
+    @guard.operators()
+    def examine_cloud(self, ctxt: _Context) -> cloud.CloudRecord:
+        """Return what is known that belongs to no host."""
+
+    # A copy that another conductor executes has hosts compare once more.
+    @contract.longer(compute_api.REPAIR_TIMEOUT)
+    @guard.operators()
+    def examine_hosts(self, ctxt: _Context, hosts: Sequence[str],
+                      repairs: Sequence[drift.Repair] = (),
+                      ) -> tuple[drift.Drift, ...]:
+        """Ask hosts for their drifts, all at the same time.
+
+        A host that does not answer is a drift as well.
+
+        :param hosts: names, 100 at most
+        :param repairs: what each of them repairs first
+        :raises Invalid: too many hosts, or a repair is none of drift.OF_HOST
+        :raises BrokerUnavailable: no host can be asked
+        """
+
+    @guard.operators(once=True)
+    def repair_database(self, ctxt: _Context, found: drift.Drift, actor: str,
+                        ) -> bool:
+        """Repair a drift in the database, if it still exists.
+
+        :param actor: who has it repaired, for the events
+        :returns: whether it existed
+        :raises Invalid: its repair is none of drift.OF_CONDUCTOR
+        """
+
+
+# -- The operators' other methods.
+
+
+class OperatorContract:
+    """Methods for operators: variants, hosts, groups, assignments, devices."""
+
+    @guard.operators(once=True)
+    def variant_create(self, ctxt: _Context, variant: admin.VariantInfo,
+                       ) -> admin.VariantInfo:
+        """Create a variant and apply it to all known devices.
+
+        If that takes longer than a part of ``[gpgpu] rpc_timeout``, the call
+        returns, and the conductor goes on: ``hosts_pending`` counts the hosts
+        that are left. The same holds for variant_set and variant_delete.
+
+        :raises Invalid: malformed name, id, resource class or trait
+        :raises Conflict: the name is taken, also after normalisation, or
+            another variant matches the same devices equally well
+        """
+
+    @guard.operators()
+    def variant_preview(self, ctxt: _Context,
+                        variants: Sequence[admin.VariantInfo],
+                        limit: int = pages.ALL, marker: str | None = None,
+                        ) -> tuple[admin.VariantPreview, ...]:
+        """Return a page of hosts that have devices of variants to create.
+
+        :param limit: number of rows at most; a page has PAGE_SIZE at most
+        :param marker: id of the host before the first one
+        :raises Invalid: as for variant_create
+        :raises Conflict: as for variant_create
+        """
+
+    @guard.operators()
+    def variant_list(self, ctxt: _Context) -> tuple[admin.VariantInfo, ...]:
+        """Return all variants, sorted by name."""
+
+    @guard.operators()
+    def variant_show(self, ctxt: _Context, name: str) -> admin.VariantInfo:
+        """Return one variant.
+
+        :raises NotFound: no variant has this name
+        """
+
+    @guard.operators(once=True)
+    def variant_set(self, ctxt: _Context, variant: admin.VariantInfo,
+                    before: admin.VariantInfo | None = None,
+                    ) -> admin.VariantInfo:
+        """Replace the fields of the variant that has this name.
+
+        None of domain.variant.IDENTITY can change while its devices are
+        assigned. All others can; instances keep what they have. Each claim
+        goes by the new fields, also on a host that does not have them yet.
+
+        :param before: as the caller read it; None: whatever it is
+        :raises NotFound: no variant has this name
+        :raises Conflict: somebody else changed it since, or as for
+            variant_create and, where the identity changes, variant_delete
+        """
+
+    @guard.operators(once=True)
+    def variant_delete(self, ctxt: _Context, name: str) -> None:
+        """Delete a variant; its devices become unmanaged.
+
+        Nobody can claim its devices any more. The variant remains until every
+        host has applied the deletion.
+
+        :raises NotFound: no variant has this name
+        :raises Conflict: one of its devices is assigned, or it is being
+            deleted already
+        """
+
+    @guard.operators()
+    def vgpu_type_list(self, ctxt: _Context, host: str | None = None,
+                       variant: str | None = None,
+                       vgpu_type: str | None = None, *,
+                       only_enabled: bool = False, limit: int = pages.ALL,
+                       marker: str | None = None,
+                       ) -> tuple[admin.VGPUTypeInfo, ...]:
+        """Return a page of vGPU types, also passthrough, with their capacity.
+
+        :param only_enabled: leave out those that are disabled
+        :param limit: number of rows at most; a page has PAGE_SIZE at most
+        :param marker: ``host:variant:type`` of the row before the first one
+        :raises NotFound: no such host, variant or marker
+        """
+
+    @guard.operators(once=True)
+    def vgpu_type_set(self, ctxt: _Context, variant: str, vgpu_type: str,
+                      host: str | None = None, *, enabled: bool,
+                      ) -> tuple[admin.VGPUTypeInfo, ...]:
+        """Enable or disable a vGPU type; assigned vGPUs stay assigned.
+
+        Without a host this is a change of the variant, which may reach hosts
+        after the answer.
+
+        :param host: None for all hosts, including those that report later
+        :returns: the type on the first hosts, at most one page
+        :raises NotFound: no GPU of the variant has such a type
+        :raises Conflict: another type has the same resource class
+        """
+
+    @guard.operators()
+    def host_list(self, ctxt: _Context, limit: int = pages.ALL,
+                  marker: str | None = None) -> tuple[admin.HostInfo, ...]:
+        """Return a page of the hosts, sorted by name.
+
+        :param limit: as for vgpu_type_list
+        :param marker: name of the host before the first one
+        :raises NotFound: no such marker
+        """
+
+    @guard.operators()
+    def host_show(self, ctxt: _Context, host: str) -> admin.HostInfo:
+        """Return one host.
+
+        :raises NotFound: the host never reported
+        """
+
+    @contract.longer(compute_api.PING_TIMEOUT)
+    @guard.operators(once=True)
+    def host_delete(self, ctxt: _Context, host: str, *, force: bool = False,
+                    ) -> None:
+        """Delete a host and its devices.
+
+        :param force: delete also a host that reports its devices again
+        :raises NotFound: the host never reported
+        :raises Conflict: a device of the host is assigned, or without
+            ``force`` its nova-compute runs or cannot be asked, or a device is
+            dirty, cleaning, quarantined, disabled, or retired and still there
+        """
+
+    @guard.operators(once=True)
+    def host_drain(self, ctxt: _Context, host: str, *, draining: bool,
+                   reason: str | None = None) -> admin.HostInfo:
+        """Stop offering the devices of a host, or offer them.
+
+        Instances keep their devices. Idempotent: a host that is draining
+        keeps the reason and the author that it has.
+
+        :param reason: one line; None: none is given
+        :raises NotFound: the host never reported
+        :raises Invalid: the reason is no line of text
+        """
+
+    @guard.operators(once=True)
+    def host_takeover(self, ctxt: _Context, host: str) -> None:
+        """Let the next start of nova-compute, anywhere, speak for a host.
+
+        :raises NotFound: the host never reported
+        """
+
+    @guard.operators()
+    def group_list(self, ctxt: _Context, host: str | None = None,
+                   variant: str | None = None, limit: int = pages.ALL,
+                   marker: str | None = None) -> tuple[admin.GroupInfo, ...]:
+        """Return a page of groups with their capacity.
+
+        :param limit: as for vgpu_type_list
+        :param marker: ``host:variant`` of the group before the first one
+        :raises NotFound: no such host, variant or marker
+        """
+
+    @guard.operators(once=True)
+    def group_set(self, ctxt: _Context, host: str, variant: str,
+                  allocation_policy: str | None,
+                  ) -> tuple[admin.GroupInfo, ...]:
+        """Set the allocation policy of a group.
+
+        :param allocation_policy: None for the variant's
+        :returns: the group
+        :raises NotFound: no such host or group
+        :raises Invalid: not a domain.allocation.request.AllocationPolicy
+        """
+
+    @guard.operators(once=True)
+    def group_links_set(self, ctxt: _Context, host: str, variant: str,
+                        link_partitions: str | None,
+                        ) -> tuple[admin.GroupInfo, ...]:
+        """Set the link partitions of a group.
+
+        :param link_partitions: a table of domain.fabric; None for that of
+            the variant
+        :returns: the group
+        :raises NotFound: no such host or group
+        :raises Invalid: no such table, or the host lacks GPUs that it names
+        """
+
+    @contract.longer(compute_api.USAGE_TIMEOUT)
+    @guard.operators()
+    def assignment_list(self, ctxt: _Context, host: str | None = None,
+                        instance: str | None = None, limit: int = pages.ALL,
+                        marker: str | None = None,
+                        ) -> tuple[admin.AssignmentInfo, ...]:
+        """Return a page of active assignments.
+
+        The host of each determines whether it is used.
+
+        :param instance: UUID of an instance
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the assignment before the first one
+        :raises NotFound: no such host or marker
+        """
+
+    @contract.longer(compute_api.USAGE_TIMEOUT)
+    @guard.operators(once=True)
+    def assignment_end(self, ctxt: _Context, assignments: Sequence[str], *,
+                       force: bool, actor: str,
+                       ) -> tuple[admin.AssignmentInfo, ...]:
+        """End assignments; their devices become dirty.
+
+        :param assignments: UUIDs, all of one host
+        :param force: end them also if they are used, or if the host does not
+            answer
+        :param actor: who ends them
+        :returns: the assignments as they were before
+        :raises NotFound: one of them has ended
+        :raises Conflict: without ``force``, one is or may be used
+        """
+
+    @guard.hosts('host')
+    @guard.operators()
+    def device_list(self, ctxt: _Context, host: str | None = None,
+                    variant: str | None = None, state: str | None = None,
+                    used_by: str | None = None, project: str | None = None,
+                    type: str | None = None, vgpu_type: str | None = None, *,
+                    health: str | None = None, faulty: bool = False,
+                    include_retired: bool = False, limit: int = pages.ALL,
+                    marker: str | None = None) -> tuple[admin.DeviceInfo, ...]:
+        """Return a page of devices, filtered by what is not None.
+
+        :param state: shown state, see objects.admin.DeviceInfo
+        :param used_by: UUID of an instance
+        :param project: ID of the project of an instance
+        :param type: type of variants
+        :param vgpu_type: type of vGPUs
+        :param health: of GPUs, see domain.health.Health
+        :param faulty: only devices that are missing or quarantined, and GPUs
+            whose health is degraded or failed
+        :param include_retired: also retired devices, which are left out
+            otherwise, unless ``state`` asks for them
+        :param limit: as for vgpu_type_list
+        :param marker: UUID of the device before the first one
+        :raises Invalid: no such state, health or type of variants
+        :raises NotFound: no such host, variant or marker
+        """
+
+    @guard.operators()
+    def device_show(self, ctxt: _Context, device: str) -> admin.DeviceInfo:
+        """Return one device.
+
+        :param device: UUID
+        :raises NotFound: no device has this UUID
+        """
+
+
+# -- The whole contract: methods of hosts and schedulers, and those above.
+
 
 VERSION = '3.0'
 
-_Context = gpgpu_context.RequestContext
 
 Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Allocated units by provider UUID, consumer UUID and resource class."""
@@ -35,9 +605,9 @@ Allocations = Mapping[str, Mapping[str, Mapping[str, int]]]
 _NO_AGES: Mapping[str, int] = {}
 
 
-class Conductor(operator_contract.Operators, device_contract.Devices,
-                doctor_contract.Doctor, history_contract.History,
-                why_not_contract.WhyNot):
+class Conductor(OperatorContract, DeviceContract,
+                DoctorContract, HistoryContract,
+                WhyNotContract):
     """Methods of gpgpu-conductor; any number of conductors serve them.
 
     The decorators say who may call each of them. A host speaks for itself
@@ -53,10 +623,10 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     # -- compute hosts ------------------------------------------------------
 
-    @caller.hosts('request.host', once=True)
+    @guard.hosts('request.host', once=True)
     def begin_session(self, ctxt: _Context,
-                      request: session_obj.SessionRequest,
-                      ) -> session_obj.Session:
+                      request: report_obj.SessionRequest,
+                      ) -> report_obj.Session:
         """Let a start of nova-compute speak for its host.
 
         The same request again returns the same session.
@@ -68,15 +638,15 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             expected
         """
 
-    @caller.hosts('origin.host')
-    def digest(self, ctxt: _Context, origin: session_obj.Origin) -> int:
+    @guard.hosts('origin.host')
+    def digest(self, ctxt: _Context, origin: report_obj.Origin) -> int:
         """Return the digest of a host's generation and assignments.
 
-        See objects.session.digest. It shows that nova-compute is alive, too.
+        See objects.report.digest. It shows that nova-compute is alive, too.
         """
 
-    @caller.hosts('origin.host')
-    def report(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def report(self, ctxt: _Context, origin: report_obj.Origin,
                report: report_obj.HostReport) -> inventory_obj.HostInventory:
         """Store the devices that a host found. Idempotent.
 
@@ -86,7 +656,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             does not have the host's assignments
         """
 
-    @caller.hosts('host')
+    @guard.hosts('host')
     def host_inventory(self, ctxt: _Context, host: str,
                        ) -> inventory_obj.HostInventory:
         """Return the current inventory of a host's groups.
@@ -94,8 +664,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises NotFound: the host never reported
         """
 
-    @caller.hosts('origin.host', once=True)
-    def claim(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host', once=True)
+    def claim(self, ctxt: _Context, origin: report_obj.Origin,
               request: claim_obj.ClaimRequest) -> claim_obj.Claim:
         """Claim devices for an instance: all of them or none.
 
@@ -107,8 +677,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             domain.allocation.request.Reason
         """
 
-    @caller.hosts('origin.host', once=True)
-    def activate(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host', once=True)
+    def activate(self, ctxt: _Context, origin: report_obj.Origin,
                  assignments: Sequence[str],
                  driver_capacities: report_obj.DriverCapacities | None = None,
                  guest_addresses: claim_obj.GuestAddresses | None = None,
@@ -124,8 +694,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises NotFound: one of them has ended
         """
 
-    @caller.hosts('origin.host')
-    def abort(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def abort(self, ctxt: _Context, origin: report_obj.Origin,
               assignments: Sequence[str], *, touched: bool,
               fault: str | None = None,
               driver_capacities: report_obj.DriverCapacities | None = None,
@@ -139,8 +709,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :returns: None if no such assignment ever existed
         """
 
-    @caller.hosts('origin.host')
-    def release(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def release(self, ctxt: _Context, origin: report_obj.Origin,
                 assignments: Sequence[str], ages: Mapping[str, int] = _NO_AGES,
                 ) -> inventory_obj.HostInventory | None:
         """End provisioning or active assignments; their devices become dirty.
@@ -153,8 +723,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :returns: None if no such assignment ever existed
         """
 
-    @caller.hosts('origin.host')
-    def confirm_migration(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def confirm_migration(self, ctxt: _Context, origin: report_obj.Origin,
                           confirmation: claim_obj.MigrationConfirmation,
                           ) -> tuple[inventory_obj.HostInventory, ...]:
         """Give the devices of a migration's destination the role
@@ -167,8 +737,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             has or had devices there
         """
 
-    @caller.hosts('origin.host')
-    def host_assignments(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def host_assignments(self, ctxt: _Context, origin: report_obj.Origin,
                          known: Sequence[str] = (),
                          ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments on the host.
@@ -178,8 +748,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             as one that has ended
         """
 
-    @caller.hosts('origin.host')
-    def compare_allocations(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def compare_allocations(self, ctxt: _Context, origin: report_obj.Origin,
                             number: int, allocations: Allocations,
                             assignments: Sequence[str],
                             used: Sequence[str] = (),
@@ -200,14 +770,14 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises NotFound: the host never reported
         """
 
-    @caller.hosts(None)
-    @caller.operators()
+    @guard.hosts(None)
+    @guard.operators()
     def instance_assignments(self, ctxt: _Context, instance_uuid: str,
                              ) -> tuple[claim_obj.Assignment, ...]:
         """Return all active assignments of an instance, on every host."""
 
-    @caller.hosts('origin.host')
-    def vfs_refused(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def vfs_refused(self, ctxt: _Context, origin: report_obj.Origin,
                     gpus: Sequence[str]) -> tuple[str, ...]:
         """Return which GPUs of a host must not get VFs now.
 
@@ -219,7 +789,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :param gpus: stable ids of GPUs that would get VFs
         """
 
-    @caller.hosts('host')
+    @guard.hosts('host')
     def clean_tasks(self, ctxt: _Context, host: str,
                     ) -> tuple[claim_obj.CleanTask, ...]:
         """Return the devices that a host has to clean.
@@ -227,8 +797,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         These are dirty, or in a cleaning that a restart may have interrupted.
         """
 
-    @caller.hosts('origin.host')
-    def clean_started(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def clean_started(self, ctxt: _Context, origin: report_obj.Origin,
                       device_uuid: str, token: str, attempt: str) -> None:
         """Change a device from dirty to cleaning.
 
@@ -240,8 +810,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises Conflict: the device is in another state or cleaning
         """
 
-    @caller.hosts('origin.host')
-    def clean_failure(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def clean_failure(self, ctxt: _Context, origin: report_obj.Origin,
                       device_uuid: str, attempt: str,
                       results: Sequence[cleaning.StepResult]) -> str | None:
         """Return why a device is not clean, None if it is; change nothing.
@@ -252,9 +822,9 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises Conflict: the device is not in this attempt
         """
 
-    @caller.hosts('origin.host')
+    @guard.hosts('origin.host')
     def clean_finished(
-        self, ctxt: _Context, origin: session_obj.Origin, device_uuid: str,
+        self, ctxt: _Context, origin: report_obj.Origin, device_uuid: str,
         attempt: str, steps: Sequence[str],
         results: Sequence[cleaning.StepResult],
         driver_capacities: report_obj.DriverCapacities | None = None,
@@ -268,8 +838,8 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises Conflict: the device is not in this attempt
         """
 
-    @caller.hosts('origin.host')
-    def clean_postponed(self, ctxt: _Context, origin: session_obj.Origin,
+    @guard.hosts('origin.host')
+    def clean_postponed(self, ctxt: _Context, origin: report_obj.Origin,
                         device_uuid: str, attempt: str, reason: str) -> None:
         """Change a device from cleaning to dirty, without a verdict.
 
@@ -277,7 +847,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
         :raises Conflict: the device is not in this attempt
         """
 
-    @caller.hosts('host')
+    @guard.hosts('host')
     def answer(self, ctxt: _Context, host: str, question: str,
                usages: Sequence[claim_obj.Usage] = (),
                drifts: Sequence[drift.Drift] = ()) -> None:
@@ -292,7 +862,7 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
 
     # -- schedulers ---------------------------------------------------------
 
-    @caller.schedulers()
+    @guard.schedulers()
     def changes_since(self, ctxt: _Context, since: float,
                       known: Sequence[scheduling_obj.HostVersion],
                       marker: int | None,
@@ -317,16 +887,16 @@ class Conductor(operator_contract.Operators, device_contract.Devices,
             older are returned
         """
 
-    @caller.schedulers()
-    def chosen(self, ctxt: _Context, choices: Sequence[scheduling_obj.Choice],
-               ) -> None:
+    @guard.schedulers()
+    def chosen(self, ctxt: _Context,
+               choices: Sequence[scheduling_obj.SchedulerChoice], ) -> None:
         """Take hosts that a scheduler chose, for all schedulers.
 
         It is cast to every conductor, so that whichever a scheduler asks next
         knows the choices. A choice that is lost costs at most a denied claim.
         """
 
-    @caller.schedulers()
+    @guard.schedulers()
     def exact_host(self, ctxt: _Context, request: scheduling_obj.ExactRequest,
                    ) -> scheduling_obj.ExactHost:
         """Return the host of the devices that an instance names.

@@ -22,7 +22,6 @@ import oslo_messaging
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.rpc import answer
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 
@@ -82,7 +81,7 @@ class Client:
         call, mac = self._context(
             ctxt, method.__name__, arguments, self._timeout)
         result = (self._client.call(call, method.__name__, **arguments)
-                  if mac is None else answer.open_result(
+                  if mac is None else signature.open_answer(
                       mac, method.__name__, self._sealed(
                           call, method.__name__, arguments)))
         return typing.cast('_Result', codec.received(
@@ -196,7 +195,7 @@ def _served(implementation: Callable[..., object],
                **primitives: object) -> object:
         try:
             return codec.to_primitive(implementation(endpoint, ctxt, **{
-                name: codec.received(kinds[name], value, codec.LONGEST)
+                name: codec.received(kinds[name], value, codec.MAX_LENGTH)
                 if name in kinds else value
                 for name, value in primitives.items()}))
         except exception.GPUPluginException as exc:

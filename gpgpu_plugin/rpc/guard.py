@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check of each call to gpgpu-conductor before it reaches an endpoint."""
+"""Check of each call to the conductor: who calls, and whether they may."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import threading
 import time
@@ -15,7 +16,6 @@ from collections.abc import Sequence
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.rpc import caller as caller_mod
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import signature as signature_mod
 
@@ -29,11 +29,11 @@ SLACK = 30
 
 A call is refused if it is so much older than its caller waits."""
 
-LONGEST = 3600
+MAX_SECONDS = 3600
 """Seconds that a caller may wait at most."""
 
 
-class Book(typing.Protocol):
+class KeyStore(typing.Protocol):
     """Keys and executed calls that all conductors share."""
 
     def is_valid(self, kind: str, name: str, number: int) -> bool:
@@ -53,7 +53,7 @@ class Book(typing.Protocol):
 
 
 class AnyKey:
-    """Book without a database: for pings, and on hosts.
+    """Key store without a database: for pings, and on hosts.
 
     A ping changes nothing, so a ping signed with a revoked key is answered,
     too. A host has its own key alone.
@@ -91,7 +91,7 @@ class Verifier:
     :param passed: returns seconds that only grow
     """
 
-    def __init__(self, masters: Sequence[Keys], book: Book,
+    def __init__(self, masters: Sequence[Keys], book: KeyStore,
                  clock: Callable[[], float] = time.time,
                  passed: Callable[[], float] = time.monotonic) -> None:
         self._masters = {master.id: master for master in masters}
@@ -137,7 +137,7 @@ class Verifier:
             once: bool) -> None:
         """Note that a call with this signature is executed.
 
-        :param once: see caller.Rule
+        :param once: see CallerRule
         :raises CallerRefused: it was executed before
         """
         # It may come from the future.
@@ -217,10 +217,10 @@ class Guard:
         self._topic = topic
         self._verifier = verifier
         self._rules = {
-            name: caller_mod.rules(method)[kind]
+            name: caller_rules(method)[kind]
             for methods in map(contract.methods, contracts)
             for name, method in methods.items()
-            if kind in caller_mod.rules(method)}
+            if kind in caller_rules(method)}
 
     def check(self, ctxt: Mapping[str, object], method: str,
               arguments: Mapping[str, object]) -> gpgpu_context.Caller | None:
@@ -238,7 +238,7 @@ class Guard:
         signed, key = self._verifier.verify(
             ctxt, self._kind, self._topic, method, arguments)
         if rule.owner is not None:
-            owner = caller_mod.owner(rule, arguments)
+            owner = host_argument(rule, arguments)
             if owner != signed.name:
                 raise refused(
                     method, f'{_who(signed)} may call it for itself only, '
@@ -256,7 +256,7 @@ def _limit(ctxt: Mapping[str, object]) -> float:
     Whoever casts a message does not wait.
     """
     wanted = ctxt.get('wanted')
-    return SLACK + (min(wanted, LONGEST)
+    return SLACK + (min(wanted, MAX_SECONDS)
                     if isinstance(wanted, float | int) else 0)
 
 
@@ -268,3 +268,86 @@ def refused(method: str, reason: str) -> exception.CallerRefused:
     """Return the error with which a call is refused."""
     return exception.CallerRefused(
         method=method if method.isidentifier() else 'a method', reason=reason)
+
+
+# -- Who may call which method of gpgpu-conductor.
+#
+# A contract declares it next to each method, with the decorators ``hosts``,
+# ``schedulers`` and ``operators``. Each kind of caller has a topic and a key
+# of its own (rpc.signature).
+
+
+_Method = typing.TypeVar('_Method', bound=Callable[..., object])
+
+
+_RULES = 'gpgpu_rules'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallerRule:
+    """Rule for the calls of a method by one kind of callers.
+
+    :ivar owner: argument that must be the caller's name, such as ``host`` or
+        ``origin.host``; None: the method needs none, or checks rows itself
+    :ivar once: a second conductor must not execute the same call again
+    """
+
+    owner: str | None = None
+    once: bool = False
+
+
+def hosts(owner: str | None, *,
+          once: bool = False) -> Callable[[_Method], _Method]:
+    """Return a decorator: hosts may call the method.
+
+    :param owner: see CallerRule
+    :param once: see CallerRule; where the same call, later, changes something
+        again
+    """
+    return _allowed(_Kind.HOST, CallerRule(owner=owner, once=once))
+
+
+def conductors() -> Callable[[_Method], _Method]:
+    """Return a decorator: conductors send it to a host, with the host's key.
+
+    Host and conductor have this key, and no call of the host has this topic.
+    """
+    return _allowed(_Kind.HOST, CallerRule())
+
+
+def schedulers() -> Callable[[_Method], _Method]:
+    """Return a decorator: schedulers may call the method."""
+    return _allowed(_Kind.SCHEDULER, CallerRule())
+
+
+def operators(*, once: bool = False) -> Callable[[_Method], _Method]:
+    """Return a decorator: operators may call the method.
+
+    :param once: see CallerRule; for each method that changes something
+    """
+    return _allowed(_Kind.OPERATOR, CallerRule(once=once))
+
+
+def _allowed(kind: _Kind, rule: CallerRule) -> Callable[[_Method], _Method]:
+    def decorate(method: _Method) -> _Method:
+        setattr(method, _RULES, {**caller_rules(method), kind: rule})
+        return method
+    return decorate
+
+
+def caller_rules(method: Callable[..., object]) -> Mapping[_Kind, CallerRule]:
+    """Return who may call a method of a contract."""
+    found: Mapping[_Kind, CallerRule] = getattr(method, _RULES, {})
+    return found
+
+
+def host_argument(rule: CallerRule, arguments: Mapping[str, object]) -> object:
+    """Return the argument that must be the caller's name.
+
+    :param arguments: primitives, of which nothing is known yet
+    :returns: None also if there is no such argument
+    """
+    found: object = arguments
+    for name in (rule.owner or '').split('.'):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found

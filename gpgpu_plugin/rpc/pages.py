@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpgpu_plugin.objects import admin
 
-_Row = typing.TypeVar('_Row', bound='Row')
+_Row = typing.TypeVar('_Row', bound='PageRow')
 
 _Method = typing.TypeVar('_Method', bound=Callable[..., object])
 
@@ -35,7 +35,7 @@ def size_of(method: Callable[..., object]) -> int | None:
         'limit' in inspect.signature(method).parameters) else None
 
 
-class Row(typing.Protocol):
+class PageRow(typing.Protocol):
     """A row of a list."""
 
     @property

@@ -21,11 +21,11 @@ import oslo_messaging
 from oslo_config import cfg
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin import version
-from gpgpu_plugin.rpc import caller
+from gpgpu_plugin import version as version_mod
 from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
+from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import transport as rpc_transport
 
 _ANSWER_VERSION = '1.0'
@@ -52,7 +52,7 @@ class PingAnswer:
 class Pinged(typing.Protocol):
     """The RPC endpoint by which a conductor is found."""
 
-    @caller.operators()
+    @guard.operators()
     def ping(self, ctxt: _Context, *, ping_uuid: str) -> None:
         """Cast an answer to all askers (Pinger.pong)."""
 
@@ -137,6 +137,6 @@ class PingEndpoint(Pinged):
         self._askers.cast(
             Pinger.pong, ctxt, ping_uuid=ping_uuid, answer=PingAnswer(
                 host=socket.gethostname(), pid=os.getpid(),
-                version=version.VERSION,
+                version=version_mod.VERSION,
                 rpc_version=conductor_contract.VERSION,
                 started_at=self._started_at, unfit=self._unfit()))

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import typing
 import uuid
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import oslo_messaging
 from oslo_config import cfg
 from oslo_messaging import opts as oslo_messaging_opts
+from oslo_messaging.notify import notifier
+from stevedore import driver as stevedore_driver
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.rpc import arrival
+from gpgpu_plugin.rpc import server as server_mod
 
 # Named in every target: [DEFAULT] control_exchange is "nova" in Nova's
 # processes and "openstack" in ours, and a client on one exchange does not
@@ -242,10 +246,10 @@ def client(transport: Transport, topic: str, version: str) -> RPCClient:
 
 def server(transport: Transport, topic: str, name: str,
            endpoints: Sequence[object],
-           key: arrival.Key = lambda method, arguments: None,
-           guard: arrival.Guard | None = None,
+           key: server_mod.Key = lambda method, arguments: None,
+           guard: server_mod.CallGuard | None = None,
            threads: int | None = None,
-           observer: arrival.Observer = arrival.ignore,
+           observer: server_mod.Observer = server_mod.ignore,
            repeated: Collection[str] = ()) -> RPCServer:
     """Return an RPC server that is not started yet.
 
@@ -257,15 +261,125 @@ def server(transport: Transport, topic: str, name: str,
     :param observer: called after each call
     :param repeated: methods whose callers repeat a call that takes long
     """
-    dispatcher = arrival.Dispatcher(
+    dispatcher = server_mod.Dispatcher(
         list(endpoints), context.ContextSerializer(),
         oslo_messaging.DefaultRPCAccessPolicy, guard=guard,
         observer=observer)
     if threads is None:
         register_server_opts(transport.conf)
         threads = transport.conf.executor_thread_pool_size
-    rpc_server: RPCServer = arrival.Server(
+    rpc_server: RPCServer = server_mod.CallServer(
         transport, oslo_messaging.Target(
             exchange=EXCHANGE, topic=topic, server=name),
         dispatcher, 'threading', key=key, threads=threads, repeated=repeated)
     return rpc_server
+
+
+# -- Publisher of notifications, which knows whether the broker has them.
+#
+# oslo.messaging's Notifier does not: its driver logs an error of the broker
+# and goes on, whatever the option ``retry``. Here the same messages are sent
+# over the same transport, and an error is raised. RabbitMQ confirms each
+# message, since oslo.messaging opens its channels that way.
+
+
+NOOP = 'noop'
+
+_FORMATS = {'messaging': 1.0, 'messagingv2': 2.0}
+"""Version of the message format by the name of the driver."""
+
+# Its decisions are in a file, and it hides errors as the Notifier does.
+_REFUSED = 'routing'
+
+_RETRIES = 1
+"""Attempts to connect again, for a connection that was idle and is closed."""
+
+
+class NotificationTransport(typing.Protocol):
+    """oslo_messaging.NotificationTransport, as far as it is used here."""
+
+    def cleanup(self) -> None:
+        """Close all connections."""
+
+    def _send_notification(self, target: oslo_messaging.Target,
+                           ctxt: Mapping[str, object],
+                           message: Mapping[str, object], version: float,
+                           retry: int) -> None:
+        """Send a message and wait until the broker has it."""
+
+
+def notification_drivers(conf: cfg.ConfigOpts) -> list[str]:
+    """Return the names of the drivers that notifications are sent with.
+
+    None: notifications are off.
+
+    :raises ConfigInvalid: one of them would hide errors
+    """
+    register_notification_opts(conf)
+    names = [name for name in conf.oslo_messaging_notifications.driver
+             if name != NOOP]
+    if _REFUSED in names:
+        raise exception.ConfigInvalid(
+            option='[oslo_messaging_notifications] driver',
+            reason=f'the driver "{_REFUSED}" does not say whether a '
+                   f'notification was sent; use messagingv2')
+    return names
+
+
+class Publisher:
+    """Publisher with the drivers of ``[oslo_messaging_notifications]``.
+
+    :raises ConfigInvalid: there is no such driver
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        names = notification_drivers(conf)
+        self._conf = conf
+        self._transport = typing.cast(
+            NotificationTransport, notification_transport(conf))
+        self._topics: list[str] = conf.oslo_messaging_notifications.topics
+        self._formats = [_FORMATS[name] for name in names if name in _FORMATS]
+        self._others = [self._load(name) for name in names
+                        if name not in _FORMATS]
+
+    def _load(self, name: str) -> notifier.Driver:
+        try:
+            return stevedore_driver.DriverManager(
+                'oslo.messaging.notify.drivers', name, invoke_on_load=True,
+                invoke_args=(self._conf,), invoke_kwds={
+                    'topics': self._topics, 'transport': self._transport},
+                ).driver
+        except RuntimeError as exc:
+            self._transport.cleanup()
+            raise exception.ConfigInvalid(
+                option='[oslo_messaging_notifications] driver',
+                reason=exc) from exc
+
+    def publish(self, message: Mapping[str, object]) -> None:
+        """Publish a message, and return when all drivers have it.
+
+        :param message: with the fields that oslo.messaging's Notifier sends
+        :raises BrokerUnavailable: it is not certain that the broker has it
+        """
+        priority = str(message['priority'])
+        try:
+            for version in self._formats:
+                for topic in self._topics:
+                    # The driver adds fields of its own.
+                    self._transport._send_notification(
+                        oslo_messaging.Target(
+                            exchange=EXCHANGE,
+                            topic=f'{topic}.{priority.lower()}'),
+                        {}, copy.copy(message), version=version,
+                        retry=_RETRIES)
+            for driver in self._others:
+                driver.notify({}, message, priority, _RETRIES)
+        except Exception as exc:
+            # Errors of kombu and oslo.messaging have no common base class.
+            raise exception.BrokerUnavailable(
+                hosts=notification_hosts(self._conf),
+                reason=exc) from exc
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._transport.cleanup()

@@ -15,13 +15,10 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.scheduler_filters import decision
-from gpgpu_plugin.scheduler_filters import refused
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from gpgpu_plugin.scheduler_filters import request_view
-from gpgpu_plugin.scheduler_filters import scheduler_host
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
 LOG = logging.getLogger(__name__)
@@ -38,7 +35,7 @@ class _Asked:
         self._guest_nodes = guest_nodes
         self._kind = view.kind(request, guest_nodes)
 
-    def refusal(self, known: scheduler_host.SchedulerHost,
+    def refusal(self, known: scheduler_view.SchedulerHost,
                 own: frozenset[str]) -> request_mod.Refusal | None:
         """Return why some groups cannot meet the request."""
         return known.known_refusal(
@@ -46,7 +43,7 @@ class _Asked:
 
 
 def _fitting(host: nova_types.HostState,
-             known: scheduler_host.SchedulerHost, asked: _Asked,
+             known: scheduler_view.SchedulerHost, asked: _Asked,
              ) -> request_mod.Refusal | None:
     """Drop candidates that differ in providers of the host's groups."""
     refusal = None
@@ -82,7 +79,7 @@ class GpuFilter(filters.BaseHostFilter):
                    ) -> Iterator[nova_types.HostState]:
         """Return the hosts that have a candidate with the requested GPUs."""
         hosts = list(filter_obj_list)
-        decision.forget(spec_obj)
+        request_view.forget_decision(spec_obj)
         if utils.request_is_rebuild(spec_obj):
             return iter(hosts)
         try:
@@ -95,7 +92,8 @@ class GpuFilter(filters.BaseHostFilter):
             return self._filter_exact(hosts, spec_obj, request)
         if not request:
             self._source.count(spec_obj, request)
-            decision.remember(spec_obj, decision.Decision(
+            request_view.remember_decision(spec_obj,
+                                           request_view.FilterDecision(
                 request=request, view=self._source.last()))
             return self._plain(hosts, spec_obj)
         try:
@@ -122,8 +120,8 @@ class GpuFilter(filters.BaseHostFilter):
             spec_obj, hosts, found.refusal or request_mod.Refusal(
                 reason=request_mod.Reason.EXACT_DEVICE_ELSEWHERE,
                 detail=f'only {found.host} has the devices that scheduler '
-                       f'hint {exact.HINT} names, and it is not among the '
-                       f'hosts that Nova considers'))
+                       f'hint {request_mod.HINT} names, and it is not among '
+                       f'the hosts that Nova considers'))
 
     def _exact_host(self, spec_obj: nova_types.RequestSpec,
                     request: request_mod.Request,
@@ -146,7 +144,7 @@ class GpuFilter(filters.BaseHostFilter):
                 ) -> Iterator[nova_types.HostState]:
         topology = spec_obj.numa_topology
         guest_nodes = None if topology is None else len(topology.cells)
-        decision.remember(spec_obj, decision.Decision(
+        request_view.remember_decision(spec_obj, request_view.FilterDecision(
             request=request, view=view, guest_nodes=guest_nodes))
         if not request:
             self._source.count(spec_obj, request)
@@ -158,7 +156,7 @@ class GpuFilter(filters.BaseHostFilter):
         for host in hosts:
             refusal = self._refusal(host, asked)
             if refusal is None:
-                decision.watch(host)
+                request_view.watch_host(host)
                 passed.append(host)
                 continue
             reasons[refusal.reason] += 1
@@ -192,7 +190,7 @@ class GpuFilter(filters.BaseHostFilter):
         known = asked.view.hosts.get(host.uuid)
         if known is None:
             host.allocation_candidates = []
-            return scheduler_host.UNKNOWN
+            return scheduler_view.UNKNOWN
         if known.offers_all(candidates):
             # They differ in providers of others only.
             refusal = asked.refusal(known, known.providers)
@@ -215,7 +213,7 @@ class GpuFilter(filters.BaseHostFilter):
                 detail: str) -> None:
         """Log that no host is left, and have all refusals stored."""
         if reasons:
-            self._source.refused(refused.decision(
+            self._source.refused(conductor_messages.refused_decision(
                 type(self).__name__, spec_obj, reasons, passed, detail))
         if passed:
             return

@@ -15,7 +15,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.scheduler_filters import refused
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
@@ -60,7 +60,7 @@ class GpuNUMATopologyFilter(numa_topology_filter.NUMATopologyFilter):
                   if self._passes_near(host, spec_obj, request, view)]
         count = len(hosts) - len(passed)
         if count:
-            self._source.refused(refused.decision(
+            self._source.refused(conductor_messages.refused_decision(
                 type(self).__name__, spec_obj,
                 {request_mod.Reason.NUMA_POLICY_REQUIRED: count}, len(passed),
                 'no NUMA nodes have room for the guest and its GPUs'))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request of an instance, and the view against which filters check it."""
+"""Request of an instance, the view for it, and what a filter decided."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -15,12 +17,11 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import host_numa
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
-from gpgpu_plugin.scheduler_filters import requests
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from gpgpu_plugin.scheduler_filters import scheduler_view
 
 CONF = nova.conf.CONF
@@ -33,13 +34,13 @@ PAUSE = 2.0
 """Seconds between two looks whether that is due, or a refusal waits."""
 
 
-def _api() -> conductor_api.ConductorAPI:
+def _api() -> conductor_client.ConductorAPI:
     """Return the client of the conductor.
 
     :raises CallerRefused: the scheduler has no key
     """
     try:
-        return conductor_api.ConductorAPI(
+        return conductor_client.ConductorAPI(
             CONF,
             rpc_transport.get_transport(CONF),
             caller=gpgpu_context.CallerKind.SCHEDULER,
@@ -130,7 +131,7 @@ class ViewSource:
         try:
             self._connected().requests.add(
                 spec_obj.instance_uuid,
-                requests.kind(spec_obj.flavor, request),
+                conductor_messages.request_kind(spec_obj.flavor, request),
                 (spec_obj.project_id or '') if is_refused else None)
         except exception.ConductorUnavailable as exc:
             # Without a key nothing is ever sent.
@@ -187,7 +188,7 @@ def read_request(spec_obj: nova_types.RequestSpec) -> request_mod.Request:
 
 def names_devices(spec_obj: nova_types.RequestSpec) -> bool:
     """Return whether the instance has the scheduler hint for exact devices."""
-    return spec_obj.get_scheduler_hint(exact.HINT) is not None
+    return spec_obj.get_scheduler_hint(request_mod.HINT) is not None
 
 
 def read_exact(spec_obj: nova_types.RequestSpec,
@@ -195,10 +196,83 @@ def read_exact(spec_obj: nova_types.RequestSpec,
     """Return the request for devices that the scheduler hint names.
 
     :param request: of the instance's flavor
-    :raises Invalid: as ``exact.parse``
+    :raises Invalid: as ``request.parse_hint``
     """
     return scheduling_obj.ExactRequest(
         instance_uuid=spec_obj.instance_uuid, project_id=spec_obj.project_id,
-        devices=tuple(map(str, exact.of_hint(
-            spec_obj.get_scheduler_hint(exact.HINT)))),
+        devices=tuple(map(str, request_mod.devices_of_hint(
+            spec_obj.get_scheduler_hint(request_mod.HINT)))),
         request=request)
+
+
+# -- Results of one decision of GpuFilter, for GpuWeigher.
+#
+# A result is kept with Nova's request, so that a weigher sees what the filter
+# saw, without another call.
+
+
+_ATTRIBUTE = 'gpgpu_decision'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilterDecision:
+    """A request, and the view against which it was checked.
+
+    :ivar request: what it demands of the plugin's classes; may be empty
+    :ivar view: None: it was never read, and the request has no GPUs
+    :ivar guest_nodes: number of NUMA nodes of the guest; None: it has no NUMA
+        topology
+    """
+
+    request: request_mod.Request
+    view: scheduler_view.SchedulerView | None
+    guest_nodes: int | None = None
+
+
+def remember_decision(spec_obj: nova_types.RequestSpec,
+                      decision: FilterDecision) -> None:
+    """Keep the decision about a request."""
+    setattr(spec_obj, _ATTRIBUTE, decision)
+
+
+def forget_decision(spec_obj: nova_types.RequestSpec) -> None:
+    """Forget an earlier decision about a request, if there was one."""
+    spec_obj.__dict__.pop(_ATTRIBUTE, None)
+
+
+def decision_of(spec_obj: nova_types.RequestSpec) -> FilterDecision | None:
+    """Return the last decision about a request."""
+    found: FilterDecision | None = getattr(spec_obj, _ATTRIBUTE, None)
+    return found
+
+
+def watch_host(host: nova_types.HostState) -> None:
+    """Have it noted if Nova chooses a host.
+
+    Nova tells neither filters nor weighers. It calls consume_from_request of
+    the one HostState that it chose and has an allocation for.
+    """
+    # An attribute would be one more object for each host of each decision.
+    kind = type(host)
+    if not issubclass(kind, _Watched):
+        host.__class__ = _watched(kind)
+
+
+class _Watched:
+    """Mixin of a HostState that notes that it was chosen."""
+
+    uuid: str
+
+    def consume_from_request(self, spec_obj: nova_types.RequestSpec) -> None:
+        """Do what Nova does, and note the choice."""
+        super().consume_from_request(spec_obj)  # type: ignore[misc]
+        decision = decision_of(spec_obj)
+        if decision is not None and decision.view is not None:
+            decision.view.pending.add(
+                self.uuid, spec_obj.instance_uuid, decision.request)
+
+
+@functools.cache
+def _watched(kind: type) -> type:
+    """Return the class of hosts of a class of Nova that are watched."""
+    return type(kind.__name__, (_Watched, kind), {})

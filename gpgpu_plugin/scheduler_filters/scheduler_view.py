@@ -14,22 +14,28 @@ import collections
 import itertools
 import threading
 import time
+import typing
 import uuid
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 from oslo_log import log as logging
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain.allocation import feasibility
+from gpgpu_plugin.domain.allocation import offer as offer_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.rpc import conductor_api
-from gpgpu_plugin.scheduler_filters import choice_sender
+from gpgpu_plugin.rpc import conductor_client
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from gpgpu_plugin.scheduler_filters import pending
-from gpgpu_plugin.scheduler_filters import refused
-from gpgpu_plugin.scheduler_filters import requests
-from gpgpu_plugin.scheduler_filters import scheduler_host
+
+if typing.TYPE_CHECKING:
+    from gpgpu_plugin.compute import nova_types
+
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +46,7 @@ hosts are read again in four minutes."""
 _OVERLAP = 1.0
 """Seconds that a choice may be on its way to one of the conductors."""
 
-MOST_KINDS = 1000
+MAX_KINDS = 1000
 """Different requests whose outcome is remembered for each host."""
 
 
@@ -60,8 +66,8 @@ class SchedulerView:
     """
 
     def __init__(self, observer: pending.Observer = pending.ignore) -> None:
-        self.hosts: dict[str, scheduler_host.SchedulerHost] = {}
-        self.offers: collections.Counter[scheduler_host.Offer] = (
+        self.hosts: dict[str, SchedulerHost] = {}
+        self.offers: collections.Counter[Offer] = (
             collections.Counter())
         self.pending = pending.PendingChoices(observer=observer)
         self.changed: set[str] = set()
@@ -78,7 +84,7 @@ class SchedulerView:
         :returns: None: there were too many different ones to remember more
         """
         number = self._kinds.get((request, guest_nodes))
-        if number is None and len(self._kinds) < MOST_KINDS:
+        if number is None and len(self._kinds) < MAX_KINDS:
             # Of two threads with the same request one gets the other's.
             number = self._kinds.setdefault(
                 (request, guest_nodes), next(self._numbers))
@@ -101,11 +107,12 @@ class SchedulerView:
                     > sent.version.generation):
                 continue
             self._replace(sent.node_uuid, known, None if sent.deleted
-                          else scheduler_host.SchedulerHost(sent))
+                          else SchedulerHost(sent))
             self.pending.confirm(sent)
             self.changed.add(sent.node_uuid)
 
-    def add_choices(self, choices: Iterable[scheduling_obj.Choice]) -> None:
+    def add_choices(self,
+                    choices: Iterable[scheduling_obj.SchedulerChoice]) -> None:
         """Take choices of other schedulers that no host shows yet."""
         self.pending.expire()
         for choice in choices:
@@ -116,8 +123,8 @@ class SchedulerView:
                     choice.node_uuid, choice.instance_uuid, choice.request)
 
     def _replace(self, node_uuid: str,
-                 known: scheduler_host.SchedulerHost | None,
-                 new: scheduler_host.SchedulerHost | None) -> None:
+                 known: SchedulerHost | None,
+                 new: SchedulerHost | None) -> None:
         # No decision must miss a class that the host has before and after.
         if new is not None:
             for offer in new.offers:
@@ -129,7 +136,7 @@ class SchedulerView:
         if known is not None:
             self._drop(known.offers)
 
-    def _drop(self, offers: Iterable[scheduler_host.Offer]) -> None:
+    def _drop(self, offers: Iterable[Offer]) -> None:
         for offer in offers:
             self.offers[offer] -= 1
             if not self.offers[offer]:
@@ -165,17 +172,18 @@ class SchedulerViewCache:
     :param start: starts to send choices
     """
 
-    def __init__(self, api: conductor_api.ConductorAPI,
-                 clock: Callable[[], float] = time.monotonic,
-                 start: choice_sender.Start = choice_sender.in_thread,
-                 ) -> None:
+    def __init__(
+            self, api: conductor_client.ConductorAPI,
+            clock: Callable[[], float] = time.monotonic,
+            start: conductor_messages.Start = conductor_messages.in_thread,
+            ) -> None:
         self._api = api
         self._clock = clock
-        self._sender = choice_sender.ChoiceSender(api, start)
+        self._sender = conductor_messages.ChoiceSender(api, start)
         # Of this scheduler, or of this worker of it.
         self._identity = str(uuid.uuid4())
-        self.refused = refused.Refused()
-        self.requests = requests.Requests()
+        self.refused = conductor_messages.RefusalBuffer()
+        self.requests = conductor_messages.RequestCounter()
         self._lock = threading.Lock()
         self._failed_at = float('-inf')
         self._error: exception.ConductorUnavailable | None = None
@@ -267,7 +275,7 @@ class SchedulerViewCache:
 
     def _chose(self, node_uuid: str, instance_uuid: str,
                request: request_mod.Request) -> None:
-        self._sender.send(scheduling_obj.Choice(
+        self._sender.send(scheduling_obj.SchedulerChoice(
             scheduler=self._identity, node_uuid=node_uuid,
             instance_uuid=instance_uuid, request=request))
 
@@ -317,3 +325,134 @@ class SchedulerViewCache:
             if version.changed_at >= self._since}
         # Hosts of the first page may have changed while others were read.
         return not continued
+
+
+# -- One host in the view of a scheduler.
+
+
+_MasksByClass = Mapping[str, feasibility.Masks]
+
+_NONE: frozenset[str] = frozenset()
+
+UNKNOWN = request_mod.Refusal(
+    reason=request_mod.Reason.HOST_UNKNOWN,
+    detail='the host never reported its devices')
+
+
+class Offer(typing.NamedTuple):
+    """A resource class of a group.
+
+    :ivar most: units of a GPU that has no other ones
+    """
+
+    resource_class: str
+    variant: str
+    most: int
+
+
+class SchedulerHost:
+    """Masks of one host as the conductor sent them, ready for decisions.
+
+    Immutable, but for what was worked out before: a host that changes gets
+    another one.
+
+    :ivar sent: as the conductor sent them
+    :ivar providers: UUIDs of the groups' resource providers
+    :ivar only: that of the only group; None: there are none or several
+    """
+
+    __slots__ = ('_masks', '_refusals', 'only', 'providers', 'sent')
+
+    def __init__(self, sent: scheduling_obj.HostMasks) -> None:
+        self.sent = sent
+        self.providers = frozenset(
+            group.provider_uuid for group in sent.groups)
+        self.only = (sent.groups[0].provider_uuid
+                     if len(sent.groups) == 1 else None)
+        # By kind of request and the providers of some groups.
+        self._refusals: dict[tuple[int, frozenset[str]],
+                             request_mod.Refusal | None] = {}
+        # By the providers of some groups; made when a decision needs them.
+        self._masks: dict[frozenset[str], _MasksByClass] = {}
+
+    @property
+    def offers(self) -> frozenset[Offer]:
+        """Return what its groups offer."""
+        return frozenset(
+            Offer(resource_class=offer.resource_class, variant=group.variant,
+                  most=offer.most)
+            for group in self.sent.groups for offer in group.types)
+
+    def own(self, providers: Collection[str]) -> frozenset[str]:
+        """Return those of a candidate's providers that are of its groups."""
+        if self.only is not None:
+            # Most hosts have one group, and this is ten times as fast.
+            return self.providers if self.only in providers else _NONE
+        return self.providers.intersection(providers)
+
+    def refusal(self, own: frozenset[str], request: request_mod.Request,
+                guest_nodes: int | None = None,
+                ) -> request_mod.Refusal | None:
+        """Return why some groups cannot meet the request; None if they can.
+
+        :param own: UUIDs of the groups' providers
+        :param guest_nodes: number of NUMA nodes of the guest; None: it has
+            no NUMA topology
+        """
+        return feasibility.refusal(
+            self._masks_of(own), request, guest_nodes)
+
+    def offers_all(self, candidates: Iterable[nova_types.AllocationCandidate],
+                   ) -> bool:
+        """Return whether all candidates have the host's only group."""
+        only = self.only
+        if only is None:
+            return False
+        # A loop is twice as fast as all() here.
+        for candidate in candidates:
+            if only not in candidate['allocations']:
+                return False
+        return True
+
+    def known_refusal(self, own: frozenset[str], request: request_mod.Request,
+                      guest_nodes: int | None, kind: int | None,
+                      ) -> request_mod.Refusal | None:
+        """Return what ``refusal`` does; it is worked out once.
+
+        :param kind: number that the view gave to the request and its nodes;
+            None: do not remember it
+        """
+        if kind is None:
+            return self.refusal(own, request, guest_nodes)
+        try:
+            return self._refusals[kind, own]
+        except KeyError:
+            found = self._refusals[kind, own] = self.refusal(
+                own, request, guest_nodes)
+            return found
+
+    def refusal_on(self, own: frozenset[str], request: request_mod.Request,
+                   guest_nodes: frozenset[int], sockets: offer_rules.Sockets,
+                   ) -> request_mod.Refusal | None:
+        """Return why some groups cannot have the guest on these NUMA nodes.
+
+        :param own: UUIDs of the groups' providers
+        :param sockets: the NUMA nodes of each of the host's sockets; empty:
+            unknown
+        """
+        return feasibility.refusal_on(
+            self._masks_of(own), request, guest_nodes, sockets)
+
+    def _masks_of(self, own: frozenset[str]) -> _MasksByClass:
+        masks = self._masks.get(own)
+        if masks is None:
+            masks = self._masks[own] = {
+                offer.resource_class: feasibility.Masks(
+                    free=offer.free, available=offer.available,
+                    numa=group.numa, numa_nodes=group.numa_nodes,
+                    switches=group.switches, alone=group.alone,
+                    partitions=offer.partitions, fabric=offer.fabric,
+                    problem=offer.problem)
+                for group in self.sent.groups if group.provider_uuid in own
+                for offer in group.types}
+        return masks

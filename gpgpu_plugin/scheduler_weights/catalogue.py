@@ -7,16 +7,15 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 
+from gpgpu_plugin.domain import weighing
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.weighing import host as weighing_host
-from gpgpu_plugin.domain.weighing import mix as mix_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.scheduler_filters import scheduler_host
+from gpgpu_plugin.scheduler_filters import scheduler_view
 
 _NUMBERS = (1, 2, 4, 8)
 """Numbers of GPUs that requests are assumed to have, until some arrived."""
 
-MOST_FLAVORS = 1000
+MAX_FLAVORS = 1000
 """Flavors that are read; a cloud with more of them has counts soon."""
 
 
@@ -26,7 +25,7 @@ class Catalogue:
     :ivar offers: of which it was made
     """
 
-    def __init__(self, offers: Iterable[scheduler_host.Offer]) -> None:
+    def __init__(self, offers: Iterable[scheduler_view.Offer]) -> None:
         self.offers = frozenset(offers)
         self._variants: dict[str, set[str]] = collections.defaultdict(set)
         self._most: dict[str, int] = {}
@@ -47,26 +46,26 @@ class Catalogue:
 
     def request(self, vcpus: int, memory_mib: int,
                 demand: request_mod.Demand | None, *,
-                is_linked: bool = False) -> weighing_host.Request:
+                is_linked: bool = False) -> weighing.WeighedRequest:
         """Return a request as the policy sees it."""
         if demand is None:
-            return weighing_host.Request(
+            return weighing.WeighedRequest(
                 1000 * vcpus, memory_mib, 0, 0, frozenset())
         most = self.most(demand.resource_class)
-        whole = weighing_host.WHOLE
+        whole = weighing.WHOLE
         variants = self.variants(demand.resource_class)
         if most == 1:
-            return weighing_host.Request(
+            return weighing.WeighedRequest(
                 1000 * vcpus, memory_mib, demand.count, whole, variants,
                 is_linked)
         # Several vGPUs as one large one: the policy knows no better.
-        return weighing_host.Request(
+        return weighing.WeighedRequest(
             1000 * vcpus, memory_mib, 1,
             max(1, min(whole, demand.count * whole // most)), variants)
 
     def mix(self, counted: Iterable[scheduling_obj.CountedRequests],
             flavors: Iterable[scheduling_obj.CountedRequests] = (),
-            ) -> mix_mod.Mix:
+            ) -> weighing.Mix:
         """Return the mix of the requests that arrived.
 
         :param flavors: what can be requested, all alike
@@ -75,14 +74,14 @@ class Catalogue:
         """
         counts, possible = self._counts(counted), self._counts(flavors)
         if any(request.gpus for request in counts):
-            return mix_mod.Mix.learnt(counts, possible or counts)
+            return weighing.Mix.learnt(counts, possible or counts)
         if any(request.gpus for request in possible):
-            return mix_mod.Mix.learnt({}, possible)
+            return weighing.Mix.learnt({}, possible)
         return self.unknown_mix()
 
     def _counts(self, counted: Iterable[scheduling_obj.CountedRequests],
-                ) -> dict[weighing_host.Request, float]:
-        counts: dict[weighing_host.Request, float] = {}
+                ) -> dict[weighing.WeighedRequest, float]:
+        counts: dict[weighing.WeighedRequest, float] = {}
         for (vcpus, memory_mib, resource_class, units), number in counted:
             # A class that no host offers may be another service's.
             request = self.request(vcpus, memory_mib, request_mod.Demand(
@@ -91,12 +90,12 @@ class Catalogue:
             counts[request] = counts.get(request, 0.0) + number
         return counts
 
-    def unknown_mix(self) -> mix_mod.Mix:
+    def unknown_mix(self) -> weighing.Mix:
         """Return the mix that is assumed until requests are known.
 
         All classes of whole GPUs alike, by one, two, four and eight GPUs.
         """
-        return mix_mod.Mix.count({
+        return weighing.Mix.count({
             self.request(0, 0, request_mod.Demand(
                 resource_class=name, count=count)): 1.0
             for name in sorted(self._variants) for count in _NUMBERS

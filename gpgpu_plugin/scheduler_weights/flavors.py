@@ -2,7 +2,7 @@
 """Flavors of the cloud, which the mix of requests assumes.
 
 They stand for all requests until enough have arrived. Afterwards they count
-as a hundred more requests beside those (domain.weighing.mix).
+as a hundred more requests beside those (domain.weighing).
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.scheduler_filters import requests
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from gpgpu_plugin.scheduler_weights import catalogue
 
 LOG = logging.getLogger(__name__)
 
 PAGE = 200
 """Flavors of one query."""
-
 
 
 def read() -> tuple[scheduling_obj.CountedRequests, ...]:
@@ -52,7 +51,7 @@ def _flavors() -> Iterator[nova_types.Flavor]:
     """Yield the flavors that are not disabled, page by page."""
     context = nova_context.get_admin_context()
     marker = None
-    for _ in range(catalogue.MOST_FLAVORS // PAGE):
+    for _ in range(catalogue.MAX_FLAVORS // PAGE):
         page = list(objects.FlavorList.get_all(
             context, filters={'disabled': False}, limit=PAGE,
             marker=marker))
@@ -66,7 +65,7 @@ def _kinds(flavors: Iterable[nova_types.Flavor],
            ) -> Iterator[scheduling_obj.RequestKind]:
     for flavor in flavors:
         try:
-            yield requests.kind(
+            yield conductor_messages.request_kind(
                 flavor, request_mod.from_extra_specs(flavor.extra_specs))
         except exception.Invalid as exc:
             LOG.debug('Flavor %(flavor)s stands for no request: %(reason)s',

@@ -14,9 +14,8 @@ from nova.scheduler import weights
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.scheduler_filters import decision as decision_mod
+from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
-from gpgpu_plugin.scheduler_weights import capabilities
 from gpgpu_plugin.scheduler_weights import flavors
 from gpgpu_plugin.scheduler_weights import ranking
 
@@ -38,7 +37,8 @@ class GpuWeigher(weights.BaseHostWeigher):
     maxval = ranking.TOP
 
     def __init__(self, read_flavors: Callable[
-            [], Sequence[scheduling_obj.CountedRequests]] = flavors.read,
+            [],
+            Sequence[scheduling_obj.CountedRequests]] = flavors.read,
             ) -> None:
         super().__init__()
         conf_gpgpu.register_opts(CONF)
@@ -63,12 +63,12 @@ class GpuWeigher(weights.BaseHostWeigher):
                       weight_properties: nova_types.RequestSpec,
                       ) -> list[float]:
         """Return the ranks of all hosts."""
-        decision = decision_mod.of(weight_properties)
+        decision = request_view.decision_of(weight_properties)
         if decision is None or not weighed_obj_list:
             return [0.0] * len(weighed_obj_list)
         if not decision.request:
             gpu_hosts = decision.view.hosts if decision.view else {}
-            return capabilities.ranks(
+            return ranking.capability_ranks(
                 (weighed.obj for weighed in weighed_obj_list), gpu_hosts)
         if decision.view is None:
             return [0.0] * len(weighed_obj_list)
@@ -81,7 +81,7 @@ class GpuWeigher(weights.BaseHostWeigher):
     def _ranks(hosts: ranking.Ranking,
                weighed: Sequence[nova_types.WeighedHost],
                spec_obj: nova_types.RequestSpec,
-               decision: decision_mod.Decision) -> list[float]:
+               decision: request_view.FilterDecision) -> list[float]:
         """Return the ranks of all hosts, and expect Nova to choose the best.
         """
         flavor, instance = spec_obj.flavor, spec_obj.instance_uuid

@@ -26,12 +26,10 @@ from gpgpu_plugin.doctor import host as host_drifts
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host import guest as guest_mod
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import guest_file
-from gpgpu_plugin.virt import libvirt_domains
+from gpgpu_plugin.virt import guests as guests_mod
 from gpgpu_plugin.virt import mixin
-from gpgpu_plugin.virt import scrub_guest
 
 LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
@@ -46,22 +44,22 @@ class GpuLibvirtDriver(mixin.GPUMixin, driver.LibvirtDriver):
 
     def _gpu_owner_records(
             self, node_uuid: str) -> tuple[tracker_api.OwnerRecords, ...]:
-        return (libvirt_domains.OtherDomains(
+        return (guests_mod.OtherDomains(
             self._host, lambda: {
                 assignment.address
                 for assignment in self.gpu_tracker.assigned()}),
             *super()._gpu_owner_records(node_uuid))
 
-    def _gpu_domains(self) -> tuple[host_drifts.Guest, ...] | None:
-        return libvirt_domains.guests(self._host)
+    def _gpu_domains(self) -> tuple[host_drifts.GuestDevices, ...] | None:
+        return guests_mod.guests(self._host)
 
     def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:
-        return libvirt_domains.devices(self._host.get_guest(
+        return guests_mod.devices(self._host.get_guest(
             objects.Instance(uuid=instance_uuid)).get_xml_desc())
 
-    def _gpu_guests(self) -> guest_mod.Guests | None:
+    def _gpu_guests(self) -> base.Guests | None:
         """Return libvirt's guests, after those of an earlier process."""
-        guests = scrub_guest.LibvirtGuests(
+        guests = guests_mod.LibvirtGuests(
             self._uri(), CONF.libvirt.virt_type, hostdevs)
         if CONF.gpgpu_compute.scrub_guest_path is not None:
             guests.end_all()
@@ -221,7 +219,7 @@ class GpuLibvirtFakeDriver(GpuLibvirtDriver):
     def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:
         return None
 
-    def _gpu_guests(self) -> guest_mod.Guests | None:
+    def _gpu_guests(self) -> base.Guests | None:
         return None
 
 

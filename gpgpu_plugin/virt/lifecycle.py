@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import nova.conf
@@ -15,23 +17,20 @@ from nova.compute import vm_states
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.compute import host_numa
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.compute import nova_types
-from gpgpu_plugin.compute import orphans
 from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.host import base
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import assignment_selector
 from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import exception as virt_exception
-from gpgpu_plugin.virt import instance_lock
-from gpgpu_plugin.virt import named_devices
-from gpgpu_plugin.virt import nova_tracker
+from gpgpu_plugin.virt import nova_devices
 from gpgpu_plugin.virt import numa
-from gpgpu_plugin.virt import rebuild_failure
 from gpgpu_plugin.virt import requested_devices
-from gpgpu_plugin.virt import roles
 from gpgpu_plugin.virt import service
 from gpgpu_plugin.virt import steps
 
@@ -43,7 +42,7 @@ class _AtWork(threading.local):
     """Selectors of instances whose guests this thread creates or destroys."""
 
     def __init__(self) -> None:
-        self.selectors: dict[str, roles.Selector] = {}
+        self.selectors: dict[str, assignment_selector.Selector] = {}
 
 
 class LifecycleMixin(service.ServiceMixin):
@@ -59,9 +58,9 @@ class LifecycleMixin(service.ServiceMixin):
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
                  **kwargs: object) -> None:
         super().__init__(virtapi, *args, **kwargs)
-        self._gpu_locks = instance_lock.InstanceLocks()
+        self._gpu_locks = InstanceLocks()
         self._gpu_at_work = _AtWork()
-        self._gpu_named = named_devices.NamedDevices(CONF.host)
+        self._gpu_named = requested_devices.NamedDevices(CONF.host)
 
     def init_host(self, host: str) -> None:
         """Wrap the methods of Nova that the driver must know of.
@@ -70,10 +69,11 @@ class LifecycleMixin(service.ServiceMixin):
 
         :raises ConfigInvalid: this Nova has others
         """
-        self._gpu_named = named_devices.NamedDevices(host)
-        named_devices.listen(self.virtapi, self._gpu_named)
-        rebuild_failure.notify(
-            nova_tracker.of(self.virtapi), self._gpu_rebuild_failed)
+        self._gpu_named = requested_devices.NamedDevices(host)
+        requested_devices.listen_for_hints(self.virtapi, self._gpu_named)
+        notify_rebuild_failure(
+            nova_devices.tracker_of(self.virtapi),
+            self._gpu_rebuild_failed)
         super().init_host(host)
 
     def _gpu_rebuild_failed(self, instance: nova_types.Instance) -> None:
@@ -85,7 +85,7 @@ class LifecycleMixin(service.ServiceMixin):
 
     @contextlib.contextmanager
     def _gpu_working(self, instance: nova_types.Instance,
-                     select: roles.Select | None = None, *,
+                     select: assignment_selector.Select | None = None, *,
                      uses_assigned: bool = True,
                      was_assigned: bool = False,
                      claims: bool = False) -> Iterator[None]:
@@ -121,7 +121,8 @@ class LifecycleMixin(service.ServiceMixin):
                 raise virt_exception.GPUAssignmentsEnded(
                     instance=instance.uuid)
             if select is None:
-                select = functools.partial(roles.current, instance, tracker)
+                select = functools.partial(
+                    assignment_selector.current, instance, tracker)
             if uses_assigned:
                 requested_devices.ensure(
                     tracker, instance, select, claims=claims)
@@ -184,7 +185,8 @@ class LifecycleMixin(service.ServiceMixin):
             allocation_removal=build is virt_exception.Build.EVACUATION)
         with (self._gpu_working(
                   instance, functools.partial(
-                      roles.spawned, instance, self.gpu_tracker, run.keeps),
+                      assignment_selector.spawned, instance,
+                      self.gpu_tracker, run.keeps),
                   uses_assigned=run.keeps, was_assigned=was_assigned,
                   claims=run.keeps),
               self._gpu_denial(context, instance, build)):
@@ -363,7 +365,8 @@ class LifecycleMixin(service.ServiceMixin):
         if not assigned:
             return []
         selector = self._gpu_at_work.selectors.get(
-            instance.uuid) or roles.current(instance, self.gpu_tracker)
+            instance.uuid) or assignment_selector.current(
+                instance, self.gpu_tracker)
         return sorted(filter(selector, assigned),
                       key=lambda assignment: assignment.stable_id)
 
@@ -382,7 +385,8 @@ class LifecycleMixin(service.ServiceMixin):
     def _gpu_release(
             self, instance: nova_types.Instance,
             tracker: tracker_api.ResourceTrackerBase,
-            operation: liveness.Operation = liveness.DESTROY) -> None:
+            operation: assignment_use.Operation = assignment_use.DESTROY,
+            ) -> None:
         """Release what the instance does not need without its guest here."""
         assigned = tracker.assigned(instance.uuid)
         unused = self._gpu_unused(instance, operation) or frozenset()
@@ -397,13 +401,14 @@ class LifecycleMixin(service.ServiceMixin):
             allocation_removal=instance.uuid if without_retry else None)
 
     def _gpu_unused(self, instance: nova_types.Instance,
-                    operation: liveness.Operation) -> frozenset[str] | None:
+                    operation: assignment_use.Operation) -> frozenset[
+                        str] | None:
         """Return the UUIDs of what an operation ends here; never raises.
 
         :returns: None: it is unknown; a comparison ends it later
         """
         try:
-            return orphans.find(
+            return leftovers.find_orphans(
                 self.gpu_tracker.assigned(instance.uuid),
                 self._gpu_domain, operation, instance)
         except Exception:
@@ -427,3 +432,94 @@ class LifecycleMixin(service.ServiceMixin):
                 virt_exception.GPUOperationUnsupported(
                     operation='Suspend', instance=instance.uuid))
         super().suspend(context, instance)
+
+
+# -- Locks for the calls of the driver that create or destroy a guest.
+#
+# Nova has a lock of its own per instance, but starts, rebuilds, rescues and
+# both halves of a resize and of its revert run without it, beside a delete.
+# Without this lock a guest could be created whose GPUs a delete has just
+# released.
+#
+# ``nova.utils.synchronized`` with the instance's UUID is Nova's own lock,
+# which its callers of the driver hold already and which is not re-entrant.
+
+
+@dataclasses.dataclass(eq=False)
+class _Lock:
+    """Lock of one instance.
+
+    :ivar users: threads that hold it or wait for it, counted per call
+    """
+
+    # With eventlet, as in nova-compute of Nova 33, the class is patched, and
+    # belongs to a green thread in the same way.
+    lock: threading.RLock = dataclasses.field(
+        default_factory=threading.RLock)
+    users: int = 0
+
+
+class InstanceLocks:
+    """Re-entrant locks by instance UUID. Thread-safe.
+
+    The lock of an instance exists while a thread holds it or waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locks: dict[str, _Lock] = {}
+
+    @contextlib.contextmanager
+    def hold(self, instance_uuid: str) -> Iterator[None]:
+        """Hold the lock of an instance; wait until no other thread has it."""
+        with self._lock:
+            entry = self._locks.setdefault(instance_uuid, _Lock())
+            entry.users += 1
+        try:
+            with entry.lock:
+                yield
+        finally:
+            with self._lock:
+                entry.users -= 1
+                if not entry.users:
+                    del self._locks[instance_uuid]
+
+    def users(self, instance_uuid: str) -> int:
+        """Return how many calls hold the lock of an instance or wait."""
+        with self._lock:
+            entry = self._locks.get(instance_uuid)
+            return 0 if entry is None else entry.users
+
+
+# -- Rebuilds that fail in place, after which Nova removes the allocation.
+#
+# Nova's rebuild_instance takes such a failure for that of an evacuation,
+# wherever it happened: before the driver was called, as when the image cannot
+# be written to the volume of a volume-backed server, in the driver, or after
+# it.
+
+
+def notify_rebuild_failure(tracker: nova_types.NovaResourceTracker,
+                           removing: Callable[[nova_types.Instance],
+                                              None]) -> None:
+    """Call a function before Nova removes the allocation of a failed rebuild.
+
+    :param tracker: the resource tracker of this nova-compute
+    :param removing: called with the instance; its errors are logged
+    """
+    nova_delete = tracker.delete_allocation_for_evacuated_instance
+
+    @functools.wraps(nova_delete)
+    def delete_allocation_for_evacuated_instance(
+            context: nova_types.Context, instance: nova_types.Instance,
+            node: str, node_type: str = 'source') -> None:
+        try:
+            removing(instance)
+        except Exception:
+            LOG.exception('Cannot reserve the GPUs of instance %s in '
+                          'Placement at once, although Nova removes their '
+                          'allocation; the next comparison with Nova does',
+                          instance.uuid)
+        nova_delete(context, instance, node, node_type=node_type)
+    tracker.delete_allocation_for_evacuated_instance = (  # type: ignore[method-assign]
+        delete_allocation_for_evacuated_instance)

@@ -2,7 +2,7 @@
 """Resize, cold and live migration of an instance with GPUs.
 
 Source and destination have devices until Nova confirms or reverts. The
-destination claims its devices together with Nova (``move_claim``), before the
+destination claims its devices together with Nova (``ClaimGPUs``), before the
 source is told to begin, so that a denial changes nothing. After that nothing
 is undone here: Nova leaves the instance in ERROR on its host, with its
 devices, until it is hard rebooted, reverted or deleted. A comparison with Nova
@@ -19,22 +19,23 @@ from collections.abc import Sequence
 
 from nova import exception as nova_exception
 from nova import objects
+from nova.compute import task_states
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.compute import host_numa
-from gpgpu_plugin.compute import liveness
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import tracker_api
-from gpgpu_plugin.domain.allocation import exact
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import assignment_selector
+from gpgpu_plugin.virt import denial
+from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import lifecycle
-from gpgpu_plugin.virt import move_claim
-from gpgpu_plugin.virt import nova_tracker
+from gpgpu_plugin.virt import nova_devices
 from gpgpu_plugin.virt import numa
 from gpgpu_plugin.virt import requested_devices
-from gpgpu_plugin.virt import roles
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def _image_meta(image: object) -> nova_types.ImageMeta:
 
 def claim(tracker: tracker_api.ResourceTrackerBase,
           request: claim_obj.ClaimRequest,
-          fit: numa.MoveFit) -> move_claim.End:
+          fit: numa.MoveFit) -> End:
     """Claim devices for a guest that comes here.
 
     :param fit: moves the guest to NUMA nodes near its devices
@@ -92,9 +93,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
     def _gpu_unclaim(self, instance: nova_types.Instance) -> None:
         try:
-            migration = roles.migration_at(instance, self.gpu_tracker.host)
+            migration = assignment_selector.migration_at(instance,
+                                                         self.gpu_tracker.host)
             self.gpu_tracker.release_instance(
-                instance.uuid, roles.destination_of(migration),
+                instance.uuid, assignment_selector.destination_of(migration),
                 host=migration.dest_compute)
         except Exception:
             LOG.exception('Cannot end the claim that the failed migration of '
@@ -122,7 +124,7 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
         :param remove: Nova's own method that removes the guest
         """
-        with self._gpu_working(instance, lambda: roles.any_role,
+        with self._gpu_working(instance, lambda: assignment_selector.any_role,
                                uses_assigned=False):
             try:
                 remove()
@@ -140,8 +142,8 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         """
         tracker = self.gpu_tracker
         assigned = tracker.assigned(instance.uuid)
-        unused = self._gpu_unused(instance, liveness.Operation(
-            liveness.Kind.CONFIRM, migration.uuid))
+        unused = self._gpu_unused(instance, assignment_use.Operation(
+            assignment_use.OperationKind.CONFIRM, migration.uuid))
         kept = {assignment.migration_uuid for assignment in assigned
                 if unused is None or assignment.uuid not in unused}
         if unused is None or len(kept) > 1 or any(
@@ -166,7 +168,8 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             *args: object, **kwargs: object) -> None:
         """Create the guest on the source again, with the devices kept."""
         with self._gpu_working(instance, functools.partial(
-                roles.current, instance, self.gpu_tracker, migration)):
+                assignment_selector.current, instance,
+                self.gpu_tracker, migration)):
             self.gpu_tracker.prepare(filter(
                 self._gpu_at_work.selectors[instance.uuid],
                 self.gpu_tracker.assigned(instance.uuid)))
@@ -194,15 +197,15 @@ class MigrationMixin(lifecycle.LifecycleMixin):
 
         :raises ConfigInvalid: this Nova claims in another way
         """
-        move_claim.claim_with(
-            nova_tracker.of(self.virtapi), self._gpu_claim_move)
+        claim_with(
+            nova_devices.tracker_of(self.virtapi), self._gpu_claim_move)
         super().init_host(host)
 
     def _gpu_claim_move(
             self, context: nova_types.Context, instance: nova_types.Instance,
             flavor: nova_types.Flavor, migration: nova_types.Migration,
             allocations: nova_types.Allocations | None, image: object,
-            node: str) -> move_claim.End:
+            node: str) -> End:
         image_meta = _image_meta(image)
         request = request_mod.from_extra_specs(
             flavor.extra_specs, host_numa.image_policy(image_meta))
@@ -234,10 +237,10 @@ class MigrationMixin(lifecycle.LifecycleMixin):
         tracker = self.gpu_tracker
         refusal = None
         if request:
-            refusal = exact.mixed(request)
+            refusal = request_mod.exact_mixed(request)
         elif not any(assignment.exact for assignment in
                      tracker.assigned(instance.uuid)):
-            refusal = exact.elsewhere(named)
+            refusal = request_mod.exact_elsewhere(named)
         if refusal is not None:
             raise exception.ClaimDenied(
                 instance=instance.uuid, host=tracker.host,
@@ -256,7 +259,8 @@ class MigrationMixin(lifecycle.LifecycleMixin):
             disk_info, network_info, image_meta, resize_instance,
             allocations, *args, **kwargs)
         with self._gpu_working(
-                instance, lambda: roles.arriving_with(migration)):
+                instance,
+                lambda: assignment_selector.arriving_with(migration)):
             if requested_devices.asks_for_gpus(instance.flavor):
                 finish(self.gpu_tracker, instance.uuid, migration,
                        allocations or {}, nova_finish)
@@ -273,7 +277,8 @@ def finish(tracker: tracker_api.ResourceTrackerBase, instance_uuid: str,
     :raises NotFound: nothing was claimed although Placement allocated
     """
     assignments = list(filter(
-        roles.destination_of(migration), tracker.assigned(instance_uuid)))
+        assignment_selector.destination_of(migration),
+        tracker.assigned(instance_uuid)))
     if assignments:
         tracker.prepare(assignments)
         # Before the guest is made: whatever happens from here on, the devices
@@ -284,3 +289,169 @@ def finish(tracker: tracker_api.ResourceTrackerBase, instance_uuid: str,
         raise exception.NotFound(
             kind='claim for migration', name=migration.uuid)
     nova_finish()
+
+
+# -- Claims of a destination, made where Nova can still try another host.
+#
+# Nova's compute manager claims for a resize or cold migration on the
+# destination, before it tells the source to begin. The plugin claims right
+# after it: a denial then leaves the guest as it is, and Nova tries the next
+# alternate host.
+
+
+End = Callable[[], None]
+"""Ends a claim that is not used."""
+
+
+class ClaimGPUs(typing.Protocol):
+    """Claims GPUs for the destination of a move."""
+
+    def __call__(self, context: nova_types.Context,
+                 instance: nova_types.Instance, flavor: nova_types.Flavor,
+                 migration: nova_types.Migration,
+                 allocations: nova_types.Allocations | None,
+                 image: object, node: str) -> End: ...
+
+
+def claim_with(tracker: nova_types.NovaResourceTracker,
+               claim_gpus: ClaimGPUs) -> None:
+    """Make Nova's claims for moves claim GPUs as well.
+
+    :param tracker: the resource tracker of this nova-compute
+    :param claim_gpus: called after each of Nova's claims; what it raises
+        denies the move on this host
+    """
+    nova_claim = tracker.resize_claim
+
+    @functools.wraps(nova_claim)
+    def resize_claim(
+            context: nova_types.Context, instance: nova_types.Instance,
+            flavor: nova_types.Flavor, nodename: str,
+            migration: nova_types.Migration,
+            allocations: nova_types.Allocations | None,
+            image_meta: object = None, limits: object = None,
+            ) -> nova_types.MoveClaim:
+        claim = nova_claim(
+            context, instance, flavor, nodename, migration, allocations,
+            image_meta=image_meta, limits=limits)
+        try:
+            end = claim_gpus(
+                context, instance, flavor, migration, allocations,
+                image_meta, nodename)
+        except Exception as exc:
+            LOG.info('Migration %s of instance %s to this host is denied: %s',
+                     migration.uuid, instance.uuid,
+                     virt_exception.reason(exc))
+            denial.record(
+                context, instance.uuid, migration.dest_compute, exc)
+            claim.abort()
+            raise _rollback(exc) from exc
+        _end_with(claim, end)
+        return claim
+    tracker.resize_claim = resize_claim  # type: ignore[method-assign]
+
+
+def _rollback(exc: Exception) -> nova_exception.InstanceFaultRollback:
+    """Return the error after which the server stays as it is.
+
+    On any other class Nova sets it to ERROR when no host is left.
+    """
+    return nova_exception.InstanceFaultRollback(
+        nova_exception.ComputeResourcesUnavailable(
+            reason=virt_exception.public(exc)))
+
+
+def _end_with(claim: nova_types.MoveClaim, end: End) -> None:
+    """Make the end of Nova's claim end that of the plugin, too.
+
+    Nova aborts its claim if the source cannot be told to begin.
+    """
+    nova_abort = claim.abort
+
+    def abort() -> None:
+        try:
+            nova_abort()
+        finally:
+            end()
+    claim.abort = abort  # type: ignore[method-assign]
+
+
+# -- Resize and cold migration of an instance with GPUs to another cell.
+#
+# Nova's procedure differs from that within a cell: nova-conductor runs it,
+# both cells have a record of the instance, one of them hidden, and the driver
+# is called as for a build and a delete. The destination claims as within a
+# cell (``ClaimGPUs``). The key of its claim is the UUID of the migration,
+# which is the same in both cells.
+
+
+class CrossCellMixin(MigrationMixin):
+    """Mixin for devices on source and destination in different cells."""
+
+    def spawn(self, context: nova_types.Context,
+              instance: nova_types.Instance,
+              image_meta: nova_types.ImageMeta | None,
+              injected_files: object, admin_password: object,
+              allocations: nova_types.Allocations | None, *args: object,
+              **kwargs: object) -> None:
+        """Create a guest, or finish its migration from another cell."""
+        spawn = functools.partial(
+            super().spawn, context, instance, image_meta, injected_files,
+            admin_password, allocations, *args, **kwargs)
+        if (instance.task_state != task_states.RESIZE_FINISH
+                or instance.uuid in self._gpu_at_work.selectors
+                or not requested_devices.asks_for_gpus(instance.flavor)):
+            spawn()
+            return
+        migration = assignment_selector.migration_at(instance,
+                                                     self.gpu_tracker.host)
+        with self._gpu_working(
+                instance,
+                lambda: assignment_selector.destination_of(migration)):
+            try:
+                finish(
+                    self.gpu_tracker, instance.uuid, migration,
+                    allocations or {}, spawn)
+            except Exception:
+                self._gpu_undo_finish(
+                    migration, instance, functools.partial(
+                        self.destroy, context, instance,
+                        kwargs.get('network_info'),
+                        kwargs.get('block_device_info')))
+                raise
+
+    def _gpu_undo_finish(self, migration: nova_types.Migration,
+                         instance: nova_types.Instance,
+                         destroy: functools.partial[None]) -> None:
+        """Destroy the guest and release its devices; never raises.
+
+        Nova removes its record of the instance in this cell, so that nothing
+        would destroy the guest later.
+        """
+        try:
+            destroy()
+            self._gpu_release(instance, self.gpu_tracker,
+                              assignment_use.Operation(
+                assignment_use.OperationKind.FAIL, migration.uuid))
+        except Exception:
+            LOG.exception(
+                'Cannot destroy the guest of instance %s on %s, to which '
+                'migration %s failed. Its devices stay assigned until the '
+                'guest is off; stop it in the hypervisor',
+                instance.uuid, self.gpu_tracker.host, migration.uuid)
+            self.gpu_tracker.request_reconcile()
+
+    def cleanup(self, context: nova_types.Context,
+                instance: nova_types.Instance, network_info: object,
+                *args: object, **kwargs: object) -> None:
+        """Clean up after a guest; confirm its migration to another cell."""
+        cleanup = functools.partial(
+            super().cleanup, context, instance, network_info, *args, **kwargs)
+        if (instance.task_state == task_states.RESIZE_MIGRATED
+                and instance.hidden):
+            self._gpu_confirm_with(
+                assignment_selector.migration_at(instance,
+                                                 self.gpu_tracker.host),
+                instance, cleanup)
+        else:
+            cleanup()

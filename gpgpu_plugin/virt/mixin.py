@@ -7,14 +7,14 @@ hosts are in the host class, which the final class names.
 
 from __future__ import annotations
 
-from gpgpu_plugin.virt import cross_cell
+from gpgpu_plugin.virt import migration
 
 
-class GPUMixin(cross_cell.CrossCellMixin):
+class GPUMixin(migration.CrossCellMixin):
     """Mixin that claims before spawn, releases after destroy, and reports.
 
     It combines four mixins: ``service.ServiceMixin`` (start and end of
     nova-compute), ``lifecycle.LifecycleMixin`` (one guest on one host),
     ``migration.MigrationMixin`` (from one host to another) and
-    ``cross_cell.CrossCellMixin`` (from one cell to another).
+    ``migration.CrossCellMixin`` (from one cell to another).
     """

@@ -3,31 +3,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import sys
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 
 import nova.conf
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import power_state
+from oslo_config import cfg
+from oslo_log import log as logging
 
+from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.compute import nova_types
 from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.doctor import host as host_drifts
-from gpgpu_plugin.host import guest
+from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.virt import configured
 from gpgpu_plugin.virt import denial
+from gpgpu_plugin.virt import nova_devices
 from gpgpu_plugin.virt import nova_driver
-from gpgpu_plugin.virt import nova_managed_devices
-from gpgpu_plugin.virt import nova_pci_records
+
+LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
@@ -42,7 +48,7 @@ class OtherOwners:
     """
 
     def __init__(self, records: tuple[tracker_api.OwnerRecords, ...],
-                 nova_managed: nova_managed_devices.NovaManagedDevices,
+                 nova_managed: nova_devices.NovaManagedDevices,
                  ) -> None:
         self._records = records
         self._nova_managed = nova_managed
@@ -95,8 +101,8 @@ class ServiceMixin(nova_driver.ComputeDriver):
 
     def __init__(self, virtapi: nova_types.VirtAPI, *args: object,
                  **kwargs: object) -> None:
-        with configured.or_end():
-            configured.check_nova_version(importlib.metadata.version('nova'))
+        with or_end():
+            check_nova_version(importlib.metadata.version('nova'))
             conf_gpgpu.register_opts(CONF)
             conf_gpgpu.check(CONF)
         super().__init__(virtapi, *args, **kwargs)
@@ -121,7 +127,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
         :raises SystemExit: another process has the host's book, Nova
             itself assigns devices of a variant, or the host has no key
         """
-        with configured.or_end():
+        with or_end():
             self._gpu_init_host(host)
 
     def _gpu_init_host(self, host: str) -> None:
@@ -138,26 +144,27 @@ class ServiceMixin(nova_driver.ComputeDriver):
         [(uuid, name)] = self.get_nodenames_by_uuid().items()
         tracker.start(name, uuid, OtherOwners(
             self._gpu_owner_records(uuid),
-            nova_managed_devices.NovaManagedDevices(CONF)))
+            nova_devices.NovaManagedDevices(CONF)))
 
-    def _gpu_guests(self) -> guest.Guests | None:
+    def _gpu_guests(self) -> base.Guests | None:
         """Return what boots guests for cleanings; None: nothing can."""
         return None
 
-    def _gpu_domains(self) -> tuple[host_drifts.Guest, ...] | None:
+    def _gpu_domains(self) -> tuple[host_drifts.GuestDevices, ...] | None:
         """Return domains with devices; None: the hypervisor lists none."""
         return None
 
-    def _gpu_domain(self, instance_uuid: str) -> liveness.Domain:
+    def _gpu_domain(self, instance_uuid: str) -> assignment_use.Domain:
         """Return the state of an instance's domain; paused ones are active."""
         try:
             state = self.get_info(objects.Instance(uuid=instance_uuid)).state
         except nova_exception.InstanceNotFound:
-            return liveness.Domain.ABSENT
+            return assignment_use.Domain.ABSENT
         if state in _INACTIVE:
-            return liveness.Domain.INACTIVE
+            return assignment_use.Domain.INACTIVE
         return dataclasses.replace(
-            liveness.Domain.ACTIVE, devices=self._gpu_devices(instance_uuid))
+            assignment_use.Domain.ACTIVE,
+            devices=self._gpu_devices(instance_uuid))
 
     def _gpu_devices(self, instance_uuid: str) -> frozenset[str] | None:
         """Return the host devices of an instance's domain; None: unknown."""
@@ -166,7 +173,7 @@ class ServiceMixin(nova_driver.ComputeDriver):
     def _gpu_owner_records(
             self, node_uuid: str) -> tuple[tracker_api.OwnerRecords, ...]:
         """Return the records to read; of two owners the later one counts."""
-        return (nova_pci_records.NovaPCIRecords(node_uuid),)
+        return (nova_devices.NovaPCIRecords(node_uuid),)
 
     # -- Nova's calls -------------------------------------------------------
 
@@ -183,3 +190,43 @@ class ServiceMixin(nova_driver.ComputeDriver):
         if self._gpu_tracker is not None:
             self._gpu_tracker.stop()
         super().cleanup_host(host)
+
+
+# -- Check of the configuration that nova-compute starts with.
+
+
+SUPPORTED_NOVA = {33: '2026.1', 34: '2026.2'}
+"""Releases of OpenStack, by the major version of their Nova."""
+
+
+def check_nova_version(found: str) -> None:
+    """Refuse a version of Nova that the plugin does not support.
+
+    :raises ConfigInvalid: the message names both versions
+    """
+    if found.partition('.')[0] not in map(str, SUPPORTED_NOVA):
+        supported = ' and '.join(
+            f'{major} ({name})' for major, name in SUPPORTED_NOVA.items())
+        raise exception.ConfigInvalid(
+            option='compute_driver',
+            reason=f'this version of gpgpu_plugin works with Nova '
+                   f'{supported}, and this is Nova {found}')
+
+
+@contextlib.contextmanager
+def or_end() -> Iterator[None]:
+    """End nova-compute with one line if its configuration is wrong.
+
+    Nova would log the same with a traceback, or take a wrong value for a
+    driver of another type. It ends in this way itself if there is no driver.
+
+    :raises SystemExit: the configuration is wrong
+    """
+    try:
+        yield
+        return
+    except (exception.ConfigInvalid, cfg.Error) as exc:
+        reason = str(exc)
+    # Not where it is caught: oslo.log would add the error once more.
+    LOG.critical('nova-compute cannot start: %s', reason)
+    sys.exit(1)

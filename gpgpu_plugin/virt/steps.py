@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from gpgpu_plugin.compute import exact_allocation
 from gpgpu_plugin.compute import nova_types
+from gpgpu_plugin.compute import placement
 from gpgpu_plugin.compute import tracker_api
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim as claim_obj
@@ -58,7 +58,7 @@ class Spawn:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class SpawnStep:
     """One step; ``undo`` also handles a ``do`` that failed half way."""
 
     name: str
@@ -102,18 +102,18 @@ def _allocate(run: Spawn) -> None:
             or run.client is None):
         return
     offered = run.tracker.offered
-    lacking = exact_allocation.missing(
+    lacking = placement.missing_exact(
         () if offered is None else offered.groups, run.assignments,
         run.request.allocated)
     if lacking:
-        exact_allocation.add(run.client, run.request.instance_uuid,
-                             run.tracker.host, lacking)
+        placement.add_exact(run.client, run.request.instance_uuid,
+                            run.tracker.host, lacking)
         run.added = lacking
 
 
 def _deallocate(run: Spawn) -> None:
     if run.added and run.client is not None:
-        exact_allocation.remove(
+        placement.remove_exact(
             run.client, run.request.instance_uuid, run.added)
 
 
@@ -140,21 +140,21 @@ def _nothing(run: Spawn) -> None:
 
 
 STEPS = (
-    Step('claim', _claim, _unclaim),
-    Step('allocate', _allocate, _deallocate),
-    Step('prepare', _prepare, _nothing),
-    Step('spawn', _spawn, _unspawn),
-    Step('activate', _activate, _nothing),
+    SpawnStep('claim', _claim, _unclaim),
+    SpawnStep('allocate', _allocate, _deallocate),
+    SpawnStep('prepare', _prepare, _nothing),
+    SpawnStep('spawn', _spawn, _unspawn),
+    SpawnStep('activate', _activate, _nothing),
 )
 
 
-def execute(run: Spawn, steps: tuple[Step, ...] = STEPS) -> None:
+def execute(run: Spawn, steps: tuple[SpawnStep, ...] = STEPS) -> None:
     """Run all steps; if one fails, undo those that were begun and raise.
 
     A BaseException that is no Exception ends the process: nothing is undone,
     as nothing would be after a kill.
     """
-    begun: list[Step] = []
+    begun: list[SpawnStep] = []
     try:
         for step in steps:
             begun.append(step)
@@ -165,7 +165,7 @@ def execute(run: Spawn, steps: tuple[Step, ...] = STEPS) -> None:
         raise
 
 
-def _undo(step: Step, run: Spawn) -> None:
+def _undo(step: SpawnStep, run: Spawn) -> None:
     try:
         step.undo(run)
     except Exception:

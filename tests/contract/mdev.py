@@ -16,7 +16,7 @@ import uuid
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import sysfs
@@ -171,7 +171,7 @@ class MdevContract:
 
     def test_scan_finds_types(self) -> None:
         found = self.scan_parent()
-        self.assertEqual(capability.VGPUMechanism.MDEV, found.vgpu_mechanism)
+        self.assertEqual(vgpu.VGPUMechanism.MDEV, found.vgpu_mechanism)
         self.assertEqual(self.types, {
             listed.name: listed.max_instances
             for listed in found.vgpu_types or ()})

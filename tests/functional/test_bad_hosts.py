@@ -15,7 +15,7 @@ import typing
 import fixtures
 
 from gpgpu_plugin import privsep
-from gpgpu_plugin.host.fake import health_files
+from gpgpu_plugin.host.fake import kernel
 from tests.fixtures import libvirt_cloud
 
 
@@ -200,8 +200,8 @@ class BadHostTest(libvirt_cloud.GpuLibvirtCloud):
         first = min(device['address'] for device in self.devices(
             '--host', 'gpu1', '--variant', 'L40S'))
         folder = self.sysfs('gpu1') / 'bus/pci/devices' / first
-        health_files.write_link(folder, width=4)
-        health_files.write_errors(folder, nonfatal=3)
+        kernel.write_link(folder, width=4)
+        kernel.write_errors(folder, nonfatal=3)
         self.run_once('gpu1')
         [ill] = [device for device in self.devices('--host', 'gpu1')
                  if device['health'] == 'degraded']

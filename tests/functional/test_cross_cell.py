@@ -10,7 +10,7 @@ from nova.policies import base as base_policies
 from nova.policies import servers as servers_policies
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import cloud
 
 CELLS = {'gpu1': 'cell1', 'gpu2': 'cell2'}
@@ -39,7 +39,7 @@ class CrossCellTest(cloud.GpuCloud):
 
     def assigned(self) -> set[tuple[str, str, int]]:
         """Return the hosts and roles of the server's GPUs, with numbers."""
-        api = conductor_api.ConductorAPI(cloud.CONF)
+        api = conductor_client.ConductorAPI(cloud.CONF)
         found = [(assignment.host, str(assignment.role))
                  for assignment in api.instance_assignments(
                      gpgpu_context.admin(), self.server['id'])]

@@ -24,7 +24,7 @@ class InterruptedMoveTest(test_moves.MovesCase):
             self.useFixture(fixtures.MonkeyPatch(
                 target, lambda *args, **kwargs: None))
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.compute.unexpected.PATIENCE', 0))
+            'gpgpu_plugin.compute.leftovers.UNEXPECTED_PATIENCE', 0))
         self.act('migrate')
         self.wait_for(self._is_left_to_destination, 'the source\'s part')
         self.assertEqual(

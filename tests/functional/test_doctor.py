@@ -491,13 +491,16 @@ class DoctorTest(test_vgpus.VGPUViews, libvirt_cloud.GpuLibvirtCloud):
         """Lose the unique keys, as a database without constraints has."""
         table = tables.ASSIGNMENTS
         columns = ', '.join(column.name for column in table.columns)
-        for text in (
-                'CREATE TABLE copy AS SELECT * FROM assignments',
-                'DROP TABLE assignments',
-                'ALTER TABLE copy RENAME TO assignments',
-                f'INSERT INTO assignments ({columns}) SELECT {columns} '
-                f'FROM assignments WHERE uuid = \'{assignment}\''):
-            self.sql(sa.text(text))
+        # On one connection: another one of the pool may not know yet that
+        # there is no table of this name.
+        with self.conductor.database.engine.begin() as connection:
+            for text in (
+                    'CREATE TABLE copy AS SELECT * FROM assignments',
+                    'DROP TABLE assignments',
+                    'ALTER TABLE copy RENAME TO assignments',
+                    f'INSERT INTO assignments ({columns}) SELECT {columns} '
+                    f'FROM assignments WHERE uuid = \'{assignment}\''):
+                connection.execute(sa.text(text))
         self.sql(sa.text(
             f'UPDATE assignments SET uuid = \'{uuid.uuid4()}\', id = 999, '
             f'instance_uuid = \'{uuid.uuid4()}\' WHERE rowid = ('

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typing
 
-from gpgpu_plugin.domain.allocation import exact
+from gpgpu_plugin.domain.allocation import request
 from tests.fixtures import cloud
 
 _HINTS = 'os:scheduler_hints'
@@ -36,7 +36,7 @@ class ExactCloud(cloud.GpuCloud):
             'server': {'name': 'test', 'imageRef': cloud.IMAGE,
                        'flavorRef': flavor or self.plain,
                        'networks': 'none', **extra},
-            _HINTS: {exact.HINT: value}})['id'])
+            _HINTS: {request.HINT: value}})['id'])
 
     def named(self, value: object, flavor: str | None = None,
               **extra: object) -> dict[str, typing.Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing
 
-from gpgpu_plugin.domain.allocation import exact
+from gpgpu_plugin.domain.allocation import request
 from tests.fixtures import cloud
 from tests.functional import test_moves
 
@@ -33,7 +33,7 @@ class ExactOperationCase(test_moves.MovesCase):
         server = self.wait_status(self.api.post_server({
             'server': {'name': 'test', 'imageRef': cloud.IMAGE,
                        'flavorRef': self.plain, 'networks': 'none'},
-            'os:scheduler_hints': {exact.HINT: names}})['id'],
+            'os:scheduler_hints': {request.HINT: names}})['id'],
             'ACTIVE', 'ERROR')
         self.assertEqual(expected, server['status'], server.get('fault'))
         return server

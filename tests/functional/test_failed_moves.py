@@ -148,7 +148,7 @@ class TwoHostsTest(test_moves.MovesCase):
         def silent(*args: object, **kwargs: object) -> typing.NoReturn:
             raise exception.ConductorUnavailable(method='activate', timeout=60)
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.rpc.conductor_api.ConductorAPI.activate',
+                'gpgpu_plugin.rpc.conductor_client.ConductorAPI.activate',
                 silent):
             self.act('migrate')
             self.wait_status(self.server['id'], 'ERROR')
@@ -173,7 +173,7 @@ class TwoHostsTest(test_moves.MovesCase):
         self.wait_migration('error')
         # By Nova's periodic task, without a comparison or a hard reboot.
         with fixtures.MonkeyPatch(
-                'gpgpu_plugin.compute.unexpected.PATIENCE', 0):
+                'gpgpu_plugin.compute.leftovers.UNEXPECTED_PATIENCE', 0):
             self.run_periodics('gpu1')
         self.wait_for(lambda: self.roles() == {('gpu2', 'destination')},
                       'one set')

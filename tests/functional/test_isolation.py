@@ -8,7 +8,6 @@ import io
 
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.conductor import isolation
-from gpgpu_plugin.conductor import isolation_cloud
 from tests.fixtures import cloud
 
 _TRAIT = 'trait:CUSTOM_GPGPU_HOST'
@@ -25,7 +24,7 @@ class IsolationCloud(cloud.GpuCloud):
                    group='gpgpu_conductor')
         self.flags(enable_isolated_aggregate_filtering=True,
                    group='scheduler')
-        self.cloud = isolation_cloud.Cloud(self.connect())
+        self.cloud = isolation.AggregateCloud(self.connect())
         self.plain = self.flavor_of({})
 
     def keep(self) -> None:

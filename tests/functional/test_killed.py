@@ -29,7 +29,7 @@ class KilledCase(test_moves.MovesCase):
     """
 
     prepare = (
-        'gpgpu_plugin.host.backends.passthrough.PassthroughBackend.prepare'
+        'gpgpu_plugin.host.backends.whole_function.PassthroughBackend.prepare'
     )
 
     def killed_in(self, target: str, operation: Callable[[], object],

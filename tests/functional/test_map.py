@@ -8,7 +8,7 @@ import re
 
 import fixtures
 
-from gpgpu_plugin.gpu_map import history
+from gpgpu_plugin.gpu_map import tree
 from tests.fixtures import cloud
 from tests.functional import test_vgpus
 
@@ -38,7 +38,7 @@ class MapTest(test_vgpus.VGPUViews, cloud.GpuCloud):
         shown = self.manage('map')
         # Unmanaged: the display of the server itself.
         # Two of eight GPUs are in use, and one of two, since just now.
-        hours = '.' * (history.HOURS - 1)
+        hours = '.' * (tree.HOURS - 1)
         self.assertIn(
             f'gpu1  N0[U AA FF]  N1[FF FF]  {hours}\u2582\n', shown)
         self.assertRegex(shown, r'(?m)^gpu2  (N0\[A\(A\)\]  N1\[F\]'

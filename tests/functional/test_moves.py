@@ -12,7 +12,7 @@ import typing
 import fixtures
 
 from gpgpu_plugin import context as gpgpu_context
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 from tests.fixtures import patience
@@ -58,7 +58,7 @@ class MovesCase(test_operations.OperationCase):
     def roles(self) -> set[tuple[str, str]]:
         """Return the hosts and roles of the server's assignments."""
         return {(assignment.host, str(assignment.role))
-                for assignment in conductor_api.ConductorAPI(
+                for assignment in conductor_client.ConductorAPI(
                     cloud.CONF).instance_assignments(
                     gpgpu_context.admin(), self.server['id'])}
 

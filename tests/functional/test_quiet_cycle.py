@@ -19,13 +19,12 @@ from keystoneauth1 import session as ks_session
 from oslo_messaging import transport as messaging_transport
 
 import gpgpu_plugin
-from gpgpu_plugin.conductor import cached_reading
-from gpgpu_plugin.conductor import periodic
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.conductor import variant_sweep
 from tests.fixtures import cloud
 
 OURS = gpgpu_plugin.__path__[0]
-CONDUCTORS_OWN = {cached_reading.__file__, periodic.__file__,
+CONDUCTORS_OWN = {threads.__file__, threads.__file__,
                   variant_sweep.__file__}
 """Threads of the conductor, which is in the same process here."""
 
@@ -96,7 +95,7 @@ class QuietCycleTest(cloud.GpuCloud):
     def test_periodic_run_of_nova_makes_no_call_of_the_plugin(self) -> None:
         # No difference from what Nova expects is awaited.
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.compute.unexpected.PATIENCE', 0))
+            'gpgpu_plugin.compute.leftovers.UNEXPECTED_PATIENCE', 0))
         self.run_periodics('gpu1')
         self._wait_for_background()
         self.assertEqual({}, dict(self.calls.ours))

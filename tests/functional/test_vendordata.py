@@ -18,7 +18,7 @@ from nova.virt import configdrive
 from gpgpu_plugin.conductor import http_server
 from gpgpu_plugin.conductor import vendordata
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import cloud
 from tests.fixtures import libvirt_cloud
 from tests.functional import test_moves
@@ -149,13 +149,14 @@ class GuestAddressesTest(VendordataCase):
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.libvirt.Domain.XMLDesc', described))
         self.calls = 0
-        activate = conductor_api.ConductorAPI.activate
+        activate = conductor_client.ConductorAPI.activate
 
         def counted(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
             self.calls += 1
             return activate(*args, **kwargs)
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.conductor_api.ConductorAPI.activate', counted))
+            'gpgpu_plugin.rpc.conductor_client.ConductorAPI.activate',
+            counted))
         super().setUp()
 
     def check(self, host: str = 'gpu1', *, first_bus: int) -> None:

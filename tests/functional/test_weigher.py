@@ -15,7 +15,7 @@ from gpgpu_plugin import objects
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.scheduler_weights import gpu_weigher
 from tests.fixtures import cloud
 from tests.fixtures import cloud_views
@@ -179,15 +179,15 @@ class PackTest(WeigherTest):
             return request.Request(
                 demands=(request.Demand(
                     resource_class='CUSTOM_GPU_H100', count=count),),
-                topology=request.Topology.SAME_NUMA)
+                topology=request.GPUTopology.SAME_NUMA)
         first = self.boot(self.flavor(H100=1))['OS-EXT-SRV-ATTR:host']
         # What this scheduler chose went to the conductors.
         [sent] = self.wait_for(self.conductor.choices, 'the choice')
         self.assertEqual(cloud_views.node_uuid(first), sent.node_uuid)
         # One GPU of each NUMA node is left then, so that Placement offers
         # two, and none of these servers has claimed yet.
-        conductor_api.ConductorAPI(cloud.CONF).chosen(context.admin(), [
-            scheduling.Choice(
+        conductor_client.ConductorAPI(cloud.CONF).chosen(context.admin(), [
+            scheduling.SchedulerChoice(
                 scheduler='other', node_uuid=sent.node_uuid,
                 request=on_node(count), instance_uuid=str(uuid.uuid4()))
             for count in (2, 3)])

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
@@ -25,13 +24,12 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import database
@@ -187,7 +185,7 @@ class BusyHost(base.ConductorTestCase):
                 self.conf, self.transport, self.db)
             conductor.start()
             self.addCleanup(conductor.stop)
-        self.calls = conductor_api.ConductorAPI(self.conf, self.transport)
+        self.calls = conductor_client.ConductorAPI(self.conf, self.transport)
         self.ended = threading.Event()
         self.claimed = threading.Barrier(9)
         self.errors = []
@@ -316,11 +314,11 @@ class FirstTypes(base.ConductorTestCase):
         variant_sweep.run(self.db)
 
     def test_type_that_is_disabled_meanwhile_is_disabled_there_too(self):
-        self.meanwhile(vgpu_type_admin.set_enabled, 'H100', 'passthrough',
+        self.meanwhile(group_admin.set_type_enabled, 'H100', 'passthrough',
                        None, enabled=False)
         self.assertEqual({'h1': False, 'h2': False}, {
             info.host: info.enabled
-            for info in vgpu_type_admin.list_all(self.db)})
+            for info in group_admin.list_types(self.db)})
 
     def test_policy_of_the_variant_set_meanwhile_is_had_there_too(self):
         self.meanwhile(variant_admin.set_, dataclasses.replace(
@@ -353,7 +351,7 @@ class RepeatedBesideLocks(base.ConductorTestCase):
             reports.report(self.db, base.scan(base.EIGHT))
 
     def answer(self):
-        return repeated_reports.answer(
+        return reports.answer_repeated(
             self.db, base.scan(base.EIGHT, number=9), None)
 
     def test_change_of_variants_does_not_delay_it(self):

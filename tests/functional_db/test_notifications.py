@@ -9,10 +9,9 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import notifier
-from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.domain import audit
+from gpgpu_plugin.domain import event
 from tests.fixtures import clocks
 from tests.fixtures import database
 from tests.fixtures import notified
@@ -102,18 +101,18 @@ class ConcurrentCase(base.ConductorTestCase):
         """
         now = datetime.datetime(2026, 11, 24, 12, 30)
         with clocks.Clocks(lambda: now):
-            usage_audit.run(self.db, audit.AuditPeriod.HOUR)
+            notifier.audit_usage(self.db, event.AuditPeriod.HOUR)
             uuids = base.uuids(self.boot(8))
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', chunk))
+            'gpgpu_plugin.conductor.notifier.AUDIT_CHUNK', chunk))
         self.useFixture(clocks.Clocks(
             lambda: now + datetime.timedelta(hours=1)))
         return uuids
 
     def test_several_conductors_write_each_exists_once(self):
         uuids = self.used_until_one(chunk=3)
-        self.at_once(4, lambda number: usage_audit.run(
-            self.db, audit.AuditPeriod.HOUR))
+        self.at_once(4, lambda number: notifier.audit_usage(
+            self.db, event.AuditPeriod.HOUR))
         self.assertEqual(
             [(uuid, 1800) for uuid in uuids],
             [(data['uuid'], data['seconds'])
@@ -128,7 +127,7 @@ class ConcurrentCase(base.ConductorTestCase):
 
         def work(number):
             if number == 0:
-                usage_audit.run(self.db, audit.AuditPeriod.HOUR)
+                notifier.audit_usage(self.db, event.AuditPeriod.HOUR)
             else:
                 for uuid in uuids[number - 1::3]:
                     self.db.write(functools.partial(

@@ -17,9 +17,9 @@ from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import usage as usage_admin
-from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import history as history_obj
 from gpgpu_plugin.virt import steps
 from tests.fixtures import database
 from tests.fixtures import known_machine
@@ -109,8 +109,8 @@ class RestoreMixin:
     def running(self):
         """Return the number of GPUs of each server that counts as usage."""
         return dict(collections.Counter(
-            usage.instance_uuid for usage in usage_admin.list_all(
-                self.db, usage_obj.UsageQuery())
+            usage.instance_uuid for usage in history.list_usage(
+                self.db, history_obj.UsageQuery())
             if usage.ended_at is None))
 
     def iterate(self):

@@ -12,11 +12,11 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import manager
-from gpgpu_plugin.conductor import host_query
-from gpgpu_plugin.conductor import service
+from gpgpu_plugin.compute import service
+from gpgpu_plugin.conductor import host_messages
+from gpgpu_plugin.conductor import service as service_mod
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import ping
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -35,7 +35,7 @@ class BrokerTest(base.BaseTestCase):
             'topic_prefix', f'test-{uuid.uuid4().hex[:8]}', 'gpgpu')
         self.db = self.useFixture(database.Database(self.conf)).db
         # The conductor's own way to the broker stays.
-        conductor = service.ConductorService(
+        conductor = service_mod.ConductorService(
             self.conf, self._transport(services.RABBITMQ), self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
@@ -64,7 +64,7 @@ class BrokerTest(base.BaseTestCase):
         def queues_of_one_start():
             declared.clear()
             transport = self._transport(services.RABBITMQ)
-            conductor = service.ConductorService(
+            conductor = service_mod.ConductorService(
                 self.conf, transport, self.db)
             conductor.start()
             ping.ping(self.conf, transport, wait=0.1)
@@ -83,7 +83,7 @@ class BrokerTest(base.BaseTestCase):
         self.assertLess(time.monotonic() - began, 120)
 
     def test_calls_succeed_again_after_the_broker_returns(self):
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, self._transport(self.way), timeout=5)
         self.assertEqual((), api.variant_list(context.admin()))
         self.proxy.down()
@@ -101,11 +101,11 @@ class BrokerTest(base.BaseTestCase):
     def serve(self):
         """Answer as the nova-compute of h1."""
         transport = self._transport(services.RABBITMQ)
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, transport, caller=context.CallerKind.HOST, name='h1')
         server = rpc_transport.server(
             transport, rpc_transport.compute_topic(self.conf), 'h1',
-            [manager.ComputeManager(
+            [service.ComputeManager(
                 lambda: None, lambda: None, lambda assignments: (),
                 lambda repairs: (), functools.partial(
                     api.answer, context.admin(), 'h1'))])
@@ -115,11 +115,11 @@ class BrokerTest(base.BaseTestCase):
 
     def test_answer_reaches_the_conductor_that_asked(self):
         transport = self._transport(services.RABBITMQ)
-        other = service.ConductorService(self.conf, transport, self.db)
+        other = service_mod.ConductorService(self.conf, transport, self.db)
         other.start()
         self.addCleanup(other.stop)
         self.serve()
-        api = conductor_api.ConductorAPI(self.conf, transport)
+        api = conductor_client.ConductorAPI(self.conf, transport)
         # The broker gives calls to both conductors in turn.
         for _ in range(4):
             self.assertEqual(
@@ -127,12 +127,12 @@ class BrokerTest(base.BaseTestCase):
 
     def test_host_without_nova_compute_does_not_answer(self):
         self.serve()
-        self.assertFalse(host_query.HostQuery(compute_api.ComputeAPI(
+        self.assertFalse(host_messages.HostQuery(compute_api.ComputeAPI(
             self.conf, self._transport(services.RABBITMQ))).is_answered(
                 context.admin(), 'h2'))
 
     def test_question_without_broker_is_refused(self):
-        asking = host_query.HostQuery(compute_api.ComputeAPI(
+        asking = host_messages.HostQuery(compute_api.ComputeAPI(
             self.conf, self._transport(self.way)))
         self.proxy.down()
         began = time.monotonic()
@@ -142,7 +142,7 @@ class BrokerTest(base.BaseTestCase):
 
     def test_first_call_without_broker_is_refused(self):
         self.proxy.down()
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, self._transport(self.way), timeout=5)
         self._call_fails_in_time(api)
         self.proxy.up()

@@ -17,11 +17,11 @@ import amqp
 import sqlalchemy as sa
 
 from gpgpu_plugin import context
-from gpgpu_plugin.compute import manager
-from gpgpu_plugin.conductor import service
+from gpgpu_plugin.compute import service
+from gpgpu_plugin.conductor import service as service_mod
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import keys
 from tests.fixtures import services
@@ -60,7 +60,7 @@ class HostUserTest(base.ConductorTestCase):
         self.conductor_transport = self.transport(
             url.set(username=self.conductor_user, password=PASSWORD)
             .render_as_string(hide_password=False))
-        conductor = service.ConductorService(
+        conductor = service_mod.ConductorService(
             self.conf, self.conductor_transport, self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
@@ -95,12 +95,12 @@ class HostUserTest(base.ConductorTestCase):
                 for word in arguments))
 
     def test_host_claims_and_answers_questions(self):
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, self.host_transport, caller=Kind.HOST, name='h1')
         self.assertEqual((), api.clean_tasks(context.admin(), 'h1'))
         server = rpc_transport.server(
             self.host_transport, rpc_transport.compute_topic(self.conf),
-            'h1', [manager.ComputeManager(
+            'h1', [service.ComputeManager(
                 lambda: None, lambda: None,
                 lambda assignments: tuple(
                     claim.Usage(uuid=assignment.uuid, used=True, reason='x')
@@ -110,7 +110,7 @@ class HostUserTest(base.ConductorTestCase):
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)
-        self.assertEqual(FOUND, conductor_api.ConductorAPI(
+        self.assertEqual(FOUND, conductor_client.ConductorAPI(
             self.conf, self.conductor_transport, caller=Kind.OPERATOR,
             ).examine_hosts(context.admin(), ['h1']))
 

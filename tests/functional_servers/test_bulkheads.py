@@ -11,12 +11,11 @@ import sqlalchemy as sa
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import limits
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import database
 from tests.fixtures import hosts
@@ -44,7 +43,7 @@ class TwoConductorsCase(base.ConductorTestCase):
         self.report_second_host()
         rpc_transport.register_server_opts(self.conf)
         self.conf.set_override('executor_thread_pool_size', THREADS)
-        concurrency.set_defaults(self.conf)
+        threads.set_defaults(self.conf)
         for name, value in (
                 ('rpc_timeout', self.rpc_timeout),
                 ('topic_prefix', f'test-{uuid.uuid4().hex[:8]}')):
@@ -52,7 +51,7 @@ class TwoConductorsCase(base.ConductorTestCase):
         self.conductors = [
             self.start(self.first_database(), self.first_broker()),
             self.start(self.made.connection, services.RABBITMQ)]
-        self.api = conductor_api.ConductorAPI(
+        self.api = conductor_client.ConductorAPI(
             self.conf, self.transport(services.RABBITMQ))
 
     def database(self):
@@ -84,7 +83,7 @@ class TwoConductorsCase(base.ConductorTestCase):
         conductor = service.ConductorService(
             self.conf, self.transport(broker_url), api.Database(
                 self.conf, database_url,
-                limits.Limits(self.conf.gpgpu.rpc_timeout)))
+                api.Limits(self.conf.gpgpu.rpc_timeout)))
         conductor.start()
         self.addCleanup(conductor.stop)
         return conductor

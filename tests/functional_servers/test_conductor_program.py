@@ -15,7 +15,6 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import sqlite_lock
 from gpgpu_plugin.rpc import ping
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -115,7 +114,7 @@ class SignalTest(ProgramTestCase):
         folder = self.folder / 'other'
         folder.mkdir()
         self.url = database.new_sqlite(str(folder))
-        other = sqlite_lock.SQLiteLock(sa.make_url(self.url))
+        other = api.SQLiteLock(sa.make_url(self.url))
         other.acquire()
         self.addCleanup(other.release)
         self.configure(self.prefix)

@@ -22,25 +22,23 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import manager as compute_manager
-from gpgpu_plugin.conductor import service
-from gpgpu_plugin.db import schema
+from gpgpu_plugin.compute import service
+from gpgpu_plugin.conductor import service as service_mod
+from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import what_if
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.objects import forecast
+from gpgpu_plugin.objects import history
 from gpgpu_plugin.objects import scheduling as scheduling_obj
-from gpgpu_plugin.objects import usage as usage_obj
-from gpgpu_plugin.objects import what_if as what_if_obj
-from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
-from gpgpu_plugin.rpc import device_contract
+from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import cleaned
@@ -58,7 +56,7 @@ WANTED = 60
 REQUEST = 'req-12345678-1234-1234-1234-123456789abc'
 REFUSED = (exception.CallerRefused, exception.NotOwner)
 
-DEVICE_VERBS = frozenset(vars(device_contract.Devices))
+DEVICE_VERBS = frozenset(vars(conductor_contract.DeviceContract))
 # Tables that a refused call may change.
 _OWN_NOTES = ('executed_calls',)
 
@@ -84,11 +82,11 @@ class ForgeryTest(base.ConductorTestCase):
             Kind.OPERATOR: self.signing.make(Kind.OPERATOR, 'root')}
         self.set_up_hosts()
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.rpc.arrival'))
+            'gpgpu_plugin.rpc.server'))
         # Each refused call has a line.
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.arrival._MINUTE', 0))
-        conductor = service.ConductorService(
+            'gpgpu_plugin.rpc.server._MINUTE', 0))
+        conductor = service_mod.ConductorService(
             self.conf, self.new_transport(), self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
@@ -159,10 +157,10 @@ class ForgeryTest(base.ConductorTestCase):
             'variants': [admin.VariantInfo(
                 name='L4', vendor='10de', device='27b8')], 'ping_uuid': 'p1',
             'question': 'q1',
-            'query': usage_obj.UsageQuery(), 'by': ['project'],
+            'query': history.UsageQuery(), 'by': ['project'],
             'usages': (self.assigned if method == 'usage_mark_exported'
                        else ()),
-            'wanted': event_obj.EventFilter(),
+            'wanted': history.EventFilter(),
             'refusals': (), 'requests': (), 'mix': 0, 'period': 60.0,
             'choices': (), 'hosts': ['h1'],
             'repairs': [drift.Repair.COMPARE], 'drifts': (),
@@ -170,8 +168,8 @@ class ForgeryTest(base.ConductorTestCase):
         if method == 'changes_since':
             values['known'] = []
         elif method == 'what_if_drain':
-            values['question'] = what_if_obj.DrainQuestion(
-                hosts=('h1',), kinds=(what_if.Kind(
+            values['question'] = forecast.DrainQuestion(
+                hosts=('h1',), kinds=(what_if.InstanceKind(
                     request=self.request(2).request,
                     options={NODE2: ({},)}),),
                 leaving={'i1': 0})
@@ -256,7 +254,7 @@ class ForgeryTest(base.ConductorTestCase):
             return {
                 table.name: sorted(map(str, connection.execute(
                     sa.select(table)).all()))
-                for table in schema.METADATA.sorted_tables
+                for table in migration.METADATA.sorted_tables
                 if table.name not in _OWN_NOTES}
 
     def refusals(self):
@@ -301,7 +299,7 @@ class ForgeryTest(base.ConductorTestCase):
         before = self.rows_of_h1()
         refused = []
         for method, found in METHODS.items():
-            if Kind.HOST not in caller.rules(found):
+            if Kind.HOST not in guard.caller_rules(found):
                 continue
             arguments = self.arguments(method, 'h2')
             for name, value in ((('report', base.scan(
@@ -364,7 +362,7 @@ class ForgeryTest(base.ConductorTestCase):
         channel.queue_declare(queue, auto_delete=True)
         channel.queue_bind(queue, rpc_transport.EXCHANGE,
                            self.topic(Kind.OPERATOR))
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, self.transport, caller=Kind.OPERATOR)
         [device, *_] = api.device_list(context.admin(), host='h2')
         api.hold_add(context.admin(), device.uuid, 'disabled')
@@ -384,8 +382,8 @@ class ForgeryTest(base.ConductorTestCase):
         # device last: no host has it then.
         for method, found in sorted(METHODS.items(), key=lambda item: (
                 item[0] in DEVICE_VERBS,
-                Kind.HOST not in caller.rules(item[1]))):
-            for kind in caller.rules(found):
+                Kind.HOST not in guard.caller_rules(item[1]))):
+            for kind in guard.caller_rules(found):
                 arguments = self.arguments(method)
                 if method == 'changes_since':
                     arguments['known'] = []
@@ -425,7 +423,7 @@ class ForgeryTest(base.ConductorTestCase):
         attacker.start()
         self.addCleanup(attacker.join)
         self.addCleanup(ended.set)
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, self.transport, timeout=30, caller=Kind.HOST,
             name='h2')
         for _ in range(2):
@@ -444,7 +442,7 @@ class ForgeryTest(base.ConductorTestCase):
         done, kept = python_queue.Queue(), f'attacker-{uuid.uuid4().hex[:8]}'
         server = rpc_transport.server(
             self.transport, rpc_transport.compute_topic(self.conf), 'h2',
-            [compute_manager.ComputeManager(
+            [service.ComputeManager(
                 lambda: done.put('refreshed'), lambda: done.put('changed'),
                 done.put, done.put, done.put)],
             guard=compute_api.guard_of(self.conf, 'h2'))
@@ -458,7 +456,7 @@ class ForgeryTest(base.ConductorTestCase):
         self.db.write(lambda session: session.execute(
             sa.update(tables.HOSTS).where(tables.HOSTS.c.name == 'h2')
             .values(key_number=self.own_key.number)))
-        api = conductor_api.ConductorAPI(
+        api = conductor_client.ConductorAPI(
             self.conf, self.transport, caller=Kind.OPERATOR)
         api.host_drain(context.admin(), 'h2', draining=True)
         self.assertEqual('refreshed', done.get(timeout=60))

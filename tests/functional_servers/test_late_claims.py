@@ -12,16 +12,15 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import manager
 from gpgpu_plugin.compute import resource_tracker
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import leases
-from gpgpu_plugin.conductor import service
+from gpgpu_plugin.conductor import service as service_mod
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from gpgpu_plugin.virt import steps
 from tests.fixtures import database
@@ -58,10 +57,10 @@ class LateClaimsMixin:
             'state_path', self.useFixture(fixtures.TempDir()).path,
             'gpgpu_compute')
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.arrival.time',
+            'gpgpu_plugin.rpc.server.time',
             types.SimpleNamespace(monotonic=lambda: self.now)))
         self.count_claims()
-        conductor = service.ConductorService(
+        conductor = service_mod.ConductorService(
             self.conf, self.new_transport(), self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
@@ -100,7 +99,7 @@ class LateClaimsMixin:
                 types.SimpleNamespace(allocations={})))
         self.tracker = resource_tracker.ResourceTracker(
             self.conf, 'h1', known_machine.KnownMachine('h1', base.EIGHT),
-            conductor_api.ConductorAPI(
+            conductor_client.ConductorAPI(
                 self.conf, transport, timeout=CLIENT_TIMEOUT),
             virt_driver.make(placement),
             orphans.search(lambda assignment: True),
@@ -114,7 +113,7 @@ class LateClaimsMixin:
             self.asked.set()
         server = rpc_transport.server(
             transport, rpc_transport.compute_topic(self.conf), 'h1',
-            [manager.ComputeManager(
+            [service.ComputeManager(
                 self.tracker.refresh, assignments_changed,
                 lambda assignments: (), lambda repairs: (),
                 lambda **answer: None)])
@@ -171,7 +170,7 @@ class LateClaimsMixin:
         self.assertEqual(
             {'available': BUILDS - granted, 'provisioning': granted},
             {'available': 0, **self.states()})
-        watch = leases.LeaseWatch(
+        watch = service_mod.LeaseWatch(
             self.db, compute_api.ComputeAPI(self.conf, self.new_transport()),
             conf_gpgpu.silent_after(self.conf))
         self.tracker.run_once()

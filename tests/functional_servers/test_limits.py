@@ -12,9 +12,8 @@ from oslo_db import exception as oslo_db_exception
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import fitness
+from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import limits
 from tests.fixtures import database
 from tests.fixtures import patience
 from tests.fixtures import proxy
@@ -41,7 +40,7 @@ class PostgreSQLTest(base.ConductorTestCase):
 
     def limit(self, caller):
         db = api.Database(
-            self.conf, self.made.connection, limits.Limits(caller))
+            self.conf, self.made.connection, api.Limits(caller))
         self.addCleanup(db.engine.dispose)
         return db
 
@@ -79,7 +78,7 @@ class PostgreSQLTest(base.ConductorTestCase):
         way = self.useFixture(proxy.Proxy((url.host, url.port)))
         db = api.Database(
             self.conf, url.set(host='127.0.0.1', port=way.port)
-            .render_as_string(hide_password=False), limits.Limits(caller))
+            .render_as_string(hide_password=False), api.Limits(caller))
         self.addCleanup(db.engine.dispose)
         return way, db
 
@@ -94,7 +93,7 @@ class PostgreSQLTest(base.ConductorTestCase):
         # With a shorter limit, the dead connection is replaced in time.
         way, db = self.proxied(20)
         calls = []
-        gate = fitness.Gate(db, (), lambda: [types.SimpleNamespace(
+        gate = service.FitnessGate(db, (), lambda: [types.SimpleNamespace(
             **{name: functools.partial(calls.append, name)
                for name in ('start', 'stop', 'wait')})])
         gate.start()
@@ -212,6 +211,6 @@ class MariaDBTest(PostgreSQLTest):
         self.addCleanup(read_only, False)
         db = api.Database(
             self.conf, url.set(username=user, password='x')
-            .render_as_string(hide_password=False), limits.Limits(5))
+            .render_as_string(hide_password=False), api.Limits(5))
         self.addCleanup(db.engine.dispose)
         return db, read_only

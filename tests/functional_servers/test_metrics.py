@@ -22,17 +22,16 @@ from oslotest import base as oslotest_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import concurrency
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import limits
-from gpgpu_plugin.domain import health
+from gpgpu_plugin.domain import health as health_rules
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import session as session_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.objects import report
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import cleaned
 from tests.fixtures import database
@@ -151,17 +150,18 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
         transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(transport.cleanup)
         self.host, self.scheduler, self.operator = (
-            conductor_api.ConductorAPI(
+            conductor_client.ConductorAPI(
                 self.conf, transport, caller=kind, name=name)
             for kind, name in ((Kind.HOST, 'h1'), (Kind.SCHEDULER, None),
                                (Kind.OPERATOR, None)))
 
     def report(self, functions, number, degraded=()):
         conditions = {
-            function.id: health.Condition(health=health.Health.DEGRADED,
-                                          reason='its link has 4 of 16 lanes')
+            function.id: health_rules.Condition(
+                health=health_rules.Health.DEGRADED,
+                reason='its link has 4 of 16 lanes')
             if function in degraded
-            else health.Condition(health=health.Health.OK)
+            else health_rules.Condition(health=health_rules.Health.OK)
             for function in functions}
         self.host.report(
             ADMIN, origin=self.origin, report=dataclasses.replace(
@@ -172,7 +172,7 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
         self.operator.variant_create(ADMIN, variant=admin.VariantInfo(
             name='H100', vendor='10de', device='2330'))
         begun = self.host.begin_session(
-            ADMIN, request=session_obj.SessionRequest(
+            ADMIN, request=report.SessionRequest(
                 host='h1', node='h1', node_uuid=base.NODE, version='1',
                 start_uuid=hosts.start_uuid('h1'),
                 identity=hosts.machine.MachineIdentity(machine_id='h1')))
@@ -295,7 +295,7 @@ class HangingCallsTest(base.ConductorTestCase):
         super().setUp()
         rpc_transport.register_server_opts(self.conf)
         self.conf.set_override('executor_thread_pool_size', self.threads)
-        concurrency.set_defaults(self.conf)
+        threads.set_defaults(self.conf)
         self.port = free_port()
         for name, value in (
                 ('transport_url', services.RABBITMQ),
@@ -315,14 +315,14 @@ class HangingCallsTest(base.ConductorTestCase):
         conductor = service.ConductorService(
             self.conf, transport, api.Database(
                 self.conf, self.made.connection,
-                limits.Limits(patience.LONG)))
+                api.Limits(patience.LONG)))
         conductor.start()
         self.addCleanup(conductor.stop)
         # Those of the threads for leases and for changes of variants.
         for _ in range(2):
             connection = conductor.database.engine.connect()
             self.addCleanup(connection.close)
-        return conductor_api.ConductorAPI(self.conf, transport)
+        return conductor_client.ConductorAPI(self.conf, transport)
 
     def test_metrics_are_answered(self):
         began, go_on = threading.Semaphore(0), threading.Event()
@@ -344,10 +344,10 @@ class HangingCallsTest(base.ConductorTestCase):
         calls = [
             *[lambda: client.digest(ADMIN, origin=origin)] * self.threads,
             *[lambda: client.host_list(ADMIN)]
-            * concurrency.THREADS_OF[Kind.OPERATOR],
+            * threads.THREADS_OF[Kind.OPERATOR],
             *[lambda: client.changes_since(
                 context.admin(), since=0, known=(), marker=None)]
-            * concurrency.THREADS_OF[Kind.SCHEDULER]]
+            * threads.THREADS_OF[Kind.SCHEDULER]]
         callers = [threading.Thread(
             target=self.assertRaises, args=(exception.NotFound, call))
             for call in calls]

@@ -16,7 +16,6 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import outbox
-from gpgpu_plugin.rpc import publisher
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import database
 from tests.fixtures import notified
@@ -160,7 +159,7 @@ class PostgreSQLOutageTest(NotificationCase):
     def fail_to_delete_once(self):
         """Let the database fail when a batch was sent: it is sent again."""
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.notifier.LONGEST_PAUSE', 1))
+            'gpgpu_plugin.conductor.notifier.MAX_PAUSE', 1))
         delete, failed = outbox.delete, threading.Event()
 
         def fail(session, sent):
@@ -225,7 +224,7 @@ class RefusingBrokerTest(NotificationCase):
             services.rabbitmqctl(self, 'clear_policy', self.topic)
 
     def test_message_that_the_queue_refuses_was_not_published(self):
-        sender = publisher.Publisher(self.conf)
+        sender = rpc_transport.Publisher(self.conf)
         self.addCleanup(sender.close)
         notified.everything(self)
         message = notified.messages(self.db)[0]

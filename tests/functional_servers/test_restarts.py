@@ -23,7 +23,7 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -198,7 +198,7 @@ class RestartTest(base.BaseTestCase):
 
     def client(self, key, transport, kind):
         key.make(kind, 'h1')
-        return conductor_api.ConductorAPI(
+        return conductor_client.ConductorAPI(
             self.conf, transport, timeout=patience.LONG, caller=kind,
             name='h1')
 

@@ -30,20 +30,18 @@ from unittest import mock
 
 from oslo_config import cfg
 
-from gpgpu_plugin import context
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import book_lock
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import manager
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin import context as context_mod
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.compute import worker
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import virt_driver
 from tests.storm import ground_truth
@@ -130,10 +128,11 @@ def machine(setting: Setting) -> fake_host.FakeHost:
 def _nova(setting: Setting) -> nova_mod.Nova:
     """Return the model of Nova, and let the plugin ask it."""
     nova = nova_mod.Nova(setting.folder.parent)
-    mock.patch.object(orphans, 'location_of', nova.location).start()
-    mock.patch.object(orphans, 'record_of', lambda uuid: types.SimpleNamespace(
+    mock.patch.object(leftovers, 'location_of', nova.location).start()
+    mock.patch.object(leftovers, 'record_of',
+                      lambda uuid: types.SimpleNamespace(
         deleted=nova.location(uuid) is None)).start()
-    mock.patch.object(orphans, 'location', lambda instance: nova.location(
+    mock.patch.object(leftovers, 'location', lambda instance: nova.location(
         instance.uuid)).start()
     return nova
 
@@ -165,8 +164,8 @@ class Host:
         self._nova = _nova(setting)
         conf = configuration(setting)
         self._transport = rpc_transport.get_transport(conf)
-        api = conductor_api.ConductorAPI(conf, self._transport)
-        kind = context.CallerKind.HOST
+        api = conductor_client.ConductorAPI(conf, self._transport)
+        kind = context_mod.CallerKind.HOST
         channel = api._channel(kind)
         self._messages = messages.DelayedMessages(
             setting.folder, channel.client, self._rng, self.truth)
@@ -184,7 +183,7 @@ class Host:
                 get_allocs_for_consumer=lambda context, consumer: {
                     'allocations': {}})),
             self._find_orphans, clock=lambda: time.monotonic() + self._offset)
-        self._worker = worker.Worker(
+        self._worker = service.Worker(
             self.tracker.run_once, 1, setting.name)
         self._workload = workload.Workload(
             self.tracker, self.truth, self._nova, setting.hosts, self._rng,
@@ -207,23 +206,23 @@ class Host:
             in self._nova.allocations(self._setting.name).items()})
 
     def _find_orphans(self, assignments: Sequence[claim_obj.Assignment],
-                      operation: liveness.Operation | None = None,
+                      operation: assignment_use.Operation | None = None,
                       ) -> Collection[str]:
-        return orphans.find(assignments, self._domain, operation)
+        return leftovers.find_orphans(assignments, self._domain, operation)
 
-    def _domain(self, instance: str) -> liveness.Domain:
-        return (liveness.Domain.ACTIVE if self.truth.of_guest(instance)
-                else liveness.Domain.ABSENT)
+    def _domain(self, instance: str) -> assignment_use.Domain:
+        return (assignment_use.Domain.ACTIVE if self.truth.of_guest(instance)
+                else assignment_use.Domain.ABSENT)
 
     # -- commands -----------------------------------------------------------
 
     def start(self) -> None:
         """Start as compute.service does, then start the workload."""
-        self._book_lock = book_lock.acquire(
-            assignments.path_of(self._conf, self._setting.name))
+        self._book_lock = assignment_file.acquire_lock(
+            assignment_file.path_of(self._conf, self._setting.name))
         server = rpc_transport.server(
             self._transport, rpc_transport.compute_topic(self._conf),
-            self._setting.name, [manager.ComputeManager(
+            self._setting.name, [service.ComputeManager(
                 self._woken(self.tracker.refresh),
                 self._woken(self.tracker.assignments_changed),
                 # Only operators ask for it, and there are none.

@@ -15,8 +15,8 @@ from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import assignment_selector
 from gpgpu_plugin.virt import migration as virt_migration
-from gpgpu_plugin.virt import roles
 from tests.fixtures import tenant
 from tests.storm import ground_truth
 from tests.storm import nova as nova_mod
@@ -109,7 +109,8 @@ class Moves:
             self._rng.uniform(0, 0.8))
 
     def _selected(self, instance: str,
-                  which: roles.Selector) -> list[claim_obj.Assignment]:
+                  which: assignment_selector.Selector) -> list[
+                      claim_obj.Assignment]:
         return [assignment for assignment
                 in self._tracker.assignments.of_instance(instance)
                 if which(assignment)]
@@ -140,7 +141,7 @@ class Moves:
                 self._libvirt()
             except LibvirtError:
                 self._tracker.release_instance(
-                    step.uuid, roles.destination_of(migration),
+                    step.uuid, assignment_selector.destination_of(migration),
                     host=migration.dest_compute)
                 raise
             self._truth.end(step.uuid)
@@ -159,7 +160,8 @@ class Moves:
                 self._tracker, step.uuid, migration,
                 self._tracker.inventory.provider_uuids(), lambda: self._start(
                     step.uuid, self._selected(
-                        step.uuid, roles.destination_of(migration)),
+                        step.uuid,
+                        assignment_selector.destination_of(migration)),
                     migration.new_gpus))
         self._nova.update(step, status='finished', task=None)
         self._truth.count('moved')
@@ -174,7 +176,7 @@ class Moves:
                         migration: nova_mod.Migration) -> None:
         """End what the source has, as MigrationMixin.confirm_migration."""
         self._nova.update(step, status='confirming')
-        is_destination = roles.destination_of(migration)
+        is_destination = assignment_selector.destination_of(migration)
         with self._tracker.builds.running(step.uuid):
             self._tracker.confirm_migration(claim_obj.MigrationConfirmation(
                 instance_uuid=step.uuid, migration_uuid=migration.uuid,
@@ -194,7 +196,7 @@ class Moves:
         with self._tracker.builds.running(step.uuid):
             self._truth.end(step.uuid)
             self._tracker.release_instance(
-                step.uuid, roles.destination_of(migration))
+                step.uuid, assignment_selector.destination_of(migration))
         self._nova.update(step, status='reverted')
         self._nova.set_step(
             step.uuid, 'finish_revert_resize', migration.source_compute)
@@ -205,7 +207,8 @@ class Moves:
         self._nova.update(step, host=migration.source_compute,
                           gpus=migration.old_gpus)
         with self._tracker.builds.running(step.uuid):
-            kept = self._selected(step.uuid, roles.current(
+            kept = self._selected(step.uuid,
+                                  assignment_selector.current(
                 types.SimpleNamespace(uuid=step.uuid), self._tracker,
                 migration))
             self._tracker.prepare(kept)

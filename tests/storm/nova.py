@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from nova.compute import task_states
 
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import assignment_use
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS instances (
@@ -219,7 +219,7 @@ class Nova:
                 'SELECT count(*) FROM instances WHERE step IS NOT NULL '
                 f'AND (taken OR step NOT IN {_RESTING})').fetchone()[0]
 
-    def location(self, instance: str) -> liveness.Location | None:
+    def location(self, instance: str) -> assignment_use.Location | None:
         """Return where an instance is; None: it never existed."""
         with self._transaction() as connection:
             row = connection.execute(
@@ -230,9 +230,9 @@ class Nova:
                 'ORDER BY number DESC', (instance,)).fetchall()
         if row is None:
             return None
-        return liveness.Location(
+        return assignment_use.Location(
             host=row['host'], task=row['task'], flavor=row['gpus'],
-            migrations=tuple(liveness.Migration(
+            migrations=tuple(assignment_use.Migration(
                 uuid=migration['uuid'], status=migration['status'],
                 source=migration['source_compute'],
                 dest=migration['dest_compute'],
@@ -248,12 +248,13 @@ class Nova:
                 'SELECT i.uuid, i.gpus FROM instances i '
                 'LEFT JOIN migrations m ON i.migration = m.uuid '
                 'WHERE i.host = :host AND (m.uuid IS NULL OR m.status IN '
-                f'{liveness.OVER}) UNION '
+                f'{assignment_use.OVER}) UNION '
                 'SELECT m.uuid, m.old_gpus FROM instances i '
                 'JOIN migrations m ON i.migration = m.uuid WHERE '
                 f'm.source_compute = :host AND m.status NOT IN '
-                f'{liveness.OVER} UNION '
+                f'{assignment_use.OVER} UNION '
                 'SELECT i.uuid, m.new_gpus FROM instances i '
                 'JOIN migrations m ON i.migration = m.uuid WHERE '
-                f'm.dest_compute = :host AND m.status NOT IN {liveness.OVER}',
+                f'm.dest_compute = :host AND m.status NOT IN '
+                f'{assignment_use.OVER}',
                 {'host': host}).fetchall())

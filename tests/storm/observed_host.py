@@ -9,22 +9,22 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.discovery import scanner
 from tests.storm import ground_truth
 
 
-class ObservedHost(base.Host):
+class ObservedHost(base.ComputeHost):
     """Host backend that records in the ground truth what it does.
 
     :param owner: returns the instance of an assignment
     :param pause: called in the middle of each cleaning
     """
 
-    def __init__(self, host: base.Host, truth: ground_truth.GroundTruth,
+    def __init__(self, host: base.ComputeHost, truth: ground_truth.GroundTruth,
                  owner: Callable[[str], str],
                  pause: Callable[[], None] = lambda: None) -> None:
         self._host = host
@@ -33,7 +33,7 @@ class ObservedHost(base.Host):
         self._pause = pause
 
     @classmethod
-    def for_host(cls, conf: object, host: str) -> base.Host:
+    def for_host(cls, conf: object, host: str) -> base.ComputeHost:
         """Refuse: it is created around another host."""
         raise NotImplementedError
 
@@ -72,7 +72,7 @@ class ObservedHost(base.Host):
         return self._host.lacks_vfs()
 
     def driver_capacity(self, devices: Iterable[base.HostDevice],
-                        ) -> dict[str, driver_capacity.DriverCapacity]:
+                        ) -> dict[str, vgpu.DriverCapacity]:
         return self._host.driver_capacity(devices)
 
     def inspect(self) -> base.Inspection:
@@ -84,7 +84,7 @@ class ObservedHost(base.Host):
     def discover(self, scan: scanner.Scan) -> tuple[pci.PCIFunction, ...]:
         return self._host.discover(scan)
 
-    def identity(self, scan: scanner.Scan) -> machine.MachineIdentity:
+    def identity(self, scan: scanner.Scan) -> host_rules.MachineIdentity:
         return self._host.identity(scan)
 
     def changed(self) -> bool:

@@ -10,7 +10,7 @@ import threading
 import types
 
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import virt_driver
 from tests.storm import host as host_mod
@@ -37,7 +37,7 @@ def run(setting: host_mod.Setting) -> None:
     conf = host_mod.configuration(setting)
     tracker = resource_tracker.ResourceTracker(
         conf, setting.name, host_mod.machine(setting),
-        conductor_api.ConductorAPI(conf, rpc_transport.get_transport(conf)),
+        conductor_client.ConductorAPI(conf, rpc_transport.get_transport(conf)),
         virt_driver.make(types.SimpleNamespace()),
         # It knows no instance.
         lambda assignments, **kwargs: [

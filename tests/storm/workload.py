@@ -16,7 +16,7 @@ import oslo_messaging
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.compute import resource_tracker
-from gpgpu_plugin.virt import roles
+from gpgpu_plugin.virt import assignment_selector
 from gpgpu_plugin.virt import steps
 from tests.storm import ground_truth
 from tests.storm import moves
@@ -155,7 +155,7 @@ class Workload:
         self._truth.start(instance, [
             assignment.stable_id for assignment
             in self._tracker.assignments.of_instance(instance)
-            if roles.of_build(assignment)])
+            if assignment_selector.of_build(assignment)])
 
     def _resize(self, step: nova_mod.Step) -> None:
         """Begin a resize to any host, also to this one."""

@@ -9,14 +9,14 @@ from oslotest import base
 
 from bench.simulation import cloud as cloud_mod
 from bench.simulation import policies
-from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 WHOLE = test_host.request(2, 4)
 SHARE = test_host.request(1, 2, units=400)
 PAIR = test_host.request(4, 8, gpus=2)
 NOTHING = test_host.request(2, 4, gpus=0, units=0)
-MIX = mix_mod.Mix.count({WHOLE: 3, SHARE: 3, PAIR: 1, NOTHING: 1})
+MIX = weighing.Mix.count({WHOLE: 3, SHARE: 3, PAIR: 1, NOTHING: 1})
 
 
 def cloud(policy, hosts, mix=MIX):

@@ -6,13 +6,13 @@ from __future__ import annotations
 from oslotest import base
 
 from bench.simulation import fragmentation
-from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 
 def policy(counts):
     made = fragmentation.FragmentationGradientDescent()
-    made.start(mix_mod.Mix.count(counts), ())
+    made.start(weighing.Mix.count(counts), ())
     return made
 
 

@@ -8,7 +8,7 @@ import random
 from oslotest import base
 
 from bench.simulation import linked
-from gpgpu_plugin.domain import partition
+from gpgpu_plugin.domain import fabric
 from tests.fixtures import lattice
 
 
@@ -50,7 +50,7 @@ class LinkedTest(base.BaseTestCase):
     def test_claim_takes_what_the_weigher_expects_it_to_break(self) -> None:
         generator = random.Random(5)
         masks = lattice.of(linked.GPUS)
-        partitions = partition.of(masks)
+        partitions = fabric.partitions_of(masks)
         for free in generator.sample(range(1, 256), 40):
             for size in (1, 2, 4, 8):
                 choice = linked.RULES['linked'](linked.State(free, 0), size)
@@ -59,7 +59,7 @@ class LinkedTest(base.BaseTestCase):
                 if best is not None and choice is not None:
                     gpus = choice[2]
                     self.assertIn(gpus, masks)
-                    self.assertEqual(best.cost, partition.fragmentation_cost(
+                    self.assertEqual(best.cost, fabric.fragmentation_cost(
                         partitions.free(free), gpus))
 
     def test_no_gpu_is_taken_twice_nor_lost(self) -> None:

@@ -10,9 +10,7 @@ from oslotest import base
 
 from bench.simulation import cloud as cloud_mod
 from bench.simulation import policies
-from gpgpu_plugin.domain.weighing import foresight
-from gpgpu_plugin.domain.weighing import host as host_mod
-from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 REQUESTS = strategies.one_of(
@@ -29,7 +27,7 @@ REQUESTS = strategies.one_of(
 class PoliciesTest(base.BaseTestCase):
 
     def test_name_in_any_case(self) -> None:
-        self.assertIsInstance(policies.make('Ours'), foresight.Foresight)
+        self.assertIsInstance(policies.make('Ours'), weighing.Foresight)
         self.assertEqual([], [name for name in policies.NAMES
                               if policies.make(name.upper()) is None])
         self.assertIsNone(policies.make('first-fit'))
@@ -40,18 +38,20 @@ class PoliciesTest(base.BaseTestCase):
             self, requests) -> None:
         hosts = [test_host.host(), test_host.host(8, 32, [1000] * 4),
                  test_host.host(variant='H100')]
-        mix = mix_mod.Mix.count(dict.fromkeys(requests, 1))
+        mix = weighing.Mix.count(dict.fromkeys(requests, 1))
         for name in policies.NAMES:
             policy = policies.make(name)
             assert policy is not None
             cloud = cloud_mod.Cloud(hosts, policy, mix)
             for request in requests:
                 before = list(cloud.hosts)
-                fits = any(host_mod.after(host, request) for host in before)
+                fits = any(weighing.capacity_after(host, request)
+                           for host in before)
                 index = cloud.place(request)
                 self.assertEqual(fits, index is not None, name)
                 if index is not None:
                     self.assertIn(cloud.hosts[index],
-                                  host_mod.after(before[index], request))
+                                  weighing.capacity_after(before[index],
+                                                          request))
                     before[index] = cloud.hosts[index]
                 self.assertEqual(before, cloud.hosts)

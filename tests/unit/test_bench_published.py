@@ -6,7 +6,7 @@ from __future__ import annotations
 from oslotest import base
 
 from bench.simulation import published
-from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 FULL = test_host.host(6, 16, [0, 1000])
@@ -28,10 +28,10 @@ class SimplePolicyTest(base.BaseTestCase):
 
     def test_best_fit_stretches_whole_numbers(self) -> None:
         self.assertEqual(
-            [0, policy.UNFIT, 33, 100],
-            published.BestFit().finish([10, policy.UNFIT, 11, 13]))
-        self.assertEqual([10, policy.UNFIT],
-                         published.BestFit().finish([10, policy.UNFIT]))
+            [0, weighing.UNFIT, 33, 100],
+            published.BestFit().finish([10, weighing.UNFIT, 11, 13]))
+        self.assertEqual([10, weighing.UNFIT],
+                         published.BestFit().finish([10, weighing.UNFIT]))
 
     def test_packing_puts_a_share_on_the_fullest_gpu_in_use(self) -> None:
         choice, = published.Packing().choices(
@@ -40,10 +40,10 @@ class SimplePolicyTest(base.BaseTestCase):
         self.assertEqual((100, 700, 1000), choice.after.free)
 
     def test_random_keeps_hosts_that_do_not_fit_and_its_seed(self) -> None:
-        scores = [0.0, policy.UNFIT, 0.0]
+        scores = [0.0, weighing.UNFIT, 0.0]
         drawn = published.Random(7).finish(scores)
         self.assertEqual(drawn, published.Random(7).finish(scores))
-        self.assertEqual(policy.UNFIT, drawn[1])
+        self.assertEqual(weighing.UNFIT, drawn[1])
         self.assertNotEqual(drawn[0], drawn[2])
 
     def test_random_draws_the_gpu_of_a_share_too(self) -> None:

@@ -13,7 +13,7 @@ from oslotest import base
 from bench import departures
 from bench import simulate
 from bench import workloads
-from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain import weighing
 
 GOOD = {('default', 'random'): (87.5, 86), ('default', 'best-fit'): (93, 92),
         ('default', 'fgd'): (95.4, 94.9), ('default', 'pack'): (96.2, 95),
@@ -144,8 +144,8 @@ class WorkloadsTest(base.BaseTestCase):
             seen.add(key)
             for request in made:
                 self.assertTrue(
-                    request.units == (host_mod.WHOLE if request.gpus > 1
+                    request.units == (weighing.WHOLE if request.gpus > 1
                                       else request.units)
-                    and 0 <= request.units <= host_mod.WHOLE
+                    and 0 <= request.units <= weighing.WHOLE
                     and bool(request.units) == bool(request.gpus)
                     and request.gpus <= 8, (name, request))

@@ -7,14 +7,13 @@ from oslotest import base
 
 from bench.simulation import trace
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import link_table
-from gpgpu_plugin.domain import partition
-from gpgpu_plugin.domain.weighing import host as host_mod
+from gpgpu_plugin.domain import fabric
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 NODES = 'sn,cpu_milli,memory_mib,gpu,model'
 REQUESTS = 'cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec'
-PAIRS = link_table.parse(
+PAIRS = fabric.parse_link_table(
     '{"named_by": "order", "partitions": [[0, 1], [2, 3]]}')
 
 
@@ -61,8 +60,8 @@ class TraceTest(base.BaseTestCase):
         four = test_host.host(free=[1000] * 4, variant='H100')
         found, other = trace.with_links(
             [four, test_host.host()], PAIRS, 'H100')
-        self.assertEqual(host_mod.Links(
-            partition.of((0b0011, 0b1100)), 0b1111, is_confined=True),
+        self.assertEqual(weighing.HostLinks(
+            fabric.partitions_of((0b0011, 0b1100)), 0b1111, is_confined=True),
             found.links)
         self.assertEqual(test_host.host(), other)
         self.assertEqual([found] * 2, trace.with_links([four] * 2, PAIRS))
@@ -73,11 +72,12 @@ class TraceTest(base.BaseTestCase):
                 exception.Invalid, trace.with_links,
                 [test_host.host(free=[1000] * gpus)], PAIRS)))
         # Slots may be those of some GPUs only.
-        slots = link_table.parse(
+        slots = fabric.parse_link_table(
             '{"named_by": "slot", "partitions": [["a", "b"]]}')
         [found] = trace.with_links(
             [test_host.host(free=[1000] * 3)], slots)
-        self.assertEqual((partition.of((0b011,)), 0b111), found.links[:2])
+        self.assertEqual((fabric.partitions_of((0b011,)), 0b111),
+                         found.links[:2])
 
     def test_whole_number_with_zeros_behind_the_point(self) -> None:
         self.assertEqual([test_host.request(units=460)], trace.requests(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from oslotest import base
 
 from bench.simulation import vgpus
-from gpgpu_plugin.domain.weighing import vgpus as weighing_vgpus
+from gpgpu_plugin.domain import weighing
 
 
 def pool(rule='started', hosts=2):
@@ -55,7 +55,7 @@ class VGPUsTest(base.BaseTestCase):
             made.place(size)
         states = [dict(enumerate(gpu.available(4) for gpu in host))
                   for host in made.hosts]
-        gains = [weighing_vgpus.gain(state, 4, 1) for state in states]
+        gains = [weighing.vgpu_gain(state, 4, 1) for state in states]
         self.assertEqual(gains.index(max(gains)), made.place(4).host)
 
 

@@ -11,11 +11,11 @@ import fixtures
 from oslo_config import cfg
 
 from gpgpu_plugin import context
-from gpgpu_plugin.cmd.upgrade import nova
+from gpgpu_plugin.cmd import upgrade
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import migration
-from gpgpu_plugin.rpc import key_files
+from gpgpu_plugin.rpc import signature
 from tests.unit import test_meta
 from tests.unit.cmd.upgrade import base
 
@@ -71,7 +71,7 @@ class PhaseTest(base.ResultTestCase):
 
     def configured(self, **variables):
         calls = self.phase('stack', 'post-config', **variables)
-        nova_conf = nova.read([str(self.folder / 'nova' / 'nova.conf')])
+        nova_conf = upgrade.read([str(self.folder / 'nova' / 'nova.conf')])
         return calls, nova_conf
 
     def own_conf(self):
@@ -118,24 +118,25 @@ class PhaseTest(base.ResultTestCase):
         database = api.Database(conf)
         self.addCleanup(database.engine.dispose)
         migration.check_current(database.engine)
-        [master] = key_files.masters(conf)
+        [master] = signature.read_masters(conf)
         for kind in context.CallerKind:
-            key = key_files.of_caller(conf, kind)
+            key = signature.read_caller_key(conf, kind)
             self.assertEqual(
                 master.derive(kind, key.name, key.number), key)
         # [DEFAULT] host of nova-compute, not the name of the machine.
-        self.assertEqual('cmp1', key_files.of_caller(
+        self.assertEqual('cmp1', signature.read_caller_key(
             conf, context.CallerKind.HOST).name)
 
     def test_post_config_configures_nova_as_the_checks_want_it(self):
         _, conf = self.configured()
         self.assertIn('GpuLibvirtFakeDriver',
-                      self.warning(nova.compute_driver(conf)))
-        self.success(nova.same_options(conf, self.own_conf()))
+                      self.warning(upgrade.compute_driver(conf)))
+        self.success(upgrade.same_options(conf, self.own_conf()))
         self.assertEqual(
             ['ComputeFilter', 'SameHostFilter', 'GpuNUMATopologyFilter',
              'GpuFilter'], conf.filter_scheduler.enabled_filters)
-        self.assertIn('enables by default', self.warning(nova.filters(conf)))
+        self.assertIn('enables by default',
+                      self.warning(upgrade.filters(conf)))
         self.assertEqual(str(self.state_dir), conf.gpgpu_compute.state_path)
         self.assertEqual(str(self.conf_dir / 'keys'), conf.gpgpu.keys_path)
         self.assertEqual('pcie-l40s-4', conf.gpgpu_fake.machine)
@@ -144,7 +145,7 @@ class PhaseTest(base.ResultTestCase):
         _, conf = self.configured(
             GPGPU_COMPUTE_DRIVER='gpgpu.GpuLibvirtDriver',
             GPGPU_FAKE_MACHINE='nvidia-t4-2')
-        self.success(nova.compute_driver(conf))
+        self.success(upgrade.compute_driver(conf))
         self.assertEqual('nvidia-t4-2', conf.gpgpu_fake.machine)
 
     def test_default_filters_of_devstack_are_kept(self):

@@ -19,11 +19,11 @@ from oslotest import base
 
 from gpgpu_plugin import nvidia
 from gpgpu_plugin import version
-from gpgpu_plugin.cmd import commands
+from gpgpu_plugin.cmd import commands as commands_cmd
 from gpgpu_plugin.cmd import doctor
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.doctor import drift
-from gpgpu_plugin.domain import knobs
+from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.privsep import sysfs
 from tests.unit import test_meta
@@ -77,12 +77,12 @@ class TestCommandLine(base.BaseTestCase):
     """The reference of the command line, of which Sphinx makes the rest."""
 
     def test_every_command_is_in_the_reference_once(self):
-        for program in commands.PROGRAMS:
+        for program in commands_cmd.PROGRAMS:
             patterns = re.findall(
                 rf'\.\. autoprogram-cliff:: {program}\n'
                 rf'   :application: {program}\n   :command: (.+)\n',
                 test_meta.doc(f'cli/{program}.rst'))
-            names = [name for name, _ in commands.CommandManager(program)]
+            names = [name for name, _ in commands_cmd.CommandManager(program)]
             self.assertEqual(dict.fromkeys(names, 1), {
                 name: sum(fnmatch.fnmatch(name, pattern)
                           for pattern in patterns) for name in names})
@@ -162,14 +162,14 @@ class TestCommandsOnPages(base.BaseTestCase):
 
     def test_examples_of_the_help_exist(self):
         self.assertEqual([], [
-            refused for program in commands.PROGRAMS
-            for name, _ in commands.CommandManager(program)
-            for line in commands.examples(f'{program} {name}')
+            refused for program in commands_cmd.PROGRAMS
+            for name, _ in commands_cmd.CommandManager(program)
+            for line in commands_cmd.examples(f'{program} {name}')
             if (refused := parse(shlex.split(line)))])
 
 
 # Quoted on the page, but messages of Nova. "No valid host" is in the code,
-# which recognises it (conductor.no_candidate).
+# which recognises it (conductor.refusals).
 NOVA_MESSAGES = {
     'Error from last host',
     'Exceeded maximum number of retries. Exhausted all hosts available'}
@@ -285,9 +285,9 @@ class TestCleaning(base.BaseTestCase):
             expected[first, last] = [
                 f'{registers.boot:x} = {registers.booted:x}',
                 f'{registers.clear:x} = {nvidia.CLEARED:x}',
-                ', '.join('PPCIe off' if name == knobs.PPCIE
+                ', '.join('PPCIe off' if name == cleaning.PPCIE
                           else f'{name.upper()} {value}' for name, value in
-                          knobs._DEFAULTS[architecture].items())]
+                          cleaning._DEFAULTS[architecture].items())]
         self.assertEqual(expected, found)
 
 

@@ -9,10 +9,10 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import durable
-from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.vfio import baseline
-from gpgpu_plugin.host.vfio import boot_files
+from gpgpu_plugin.host.vfio import designation
 
 
 class DurableTest(base.BaseTestCase):
@@ -55,7 +55,7 @@ class DurableTest(base.BaseTestCase):
         self.check(f'{self.folder}/cards/devices_x.json')
 
     def test_state_of_a_host(self):
-        book = assignments.HostAssignments(f'{self.folder}/state.json')
+        book = assignment_file.AssignmentFile(f'{self.folder}/state.json')
         book.add_pending(['a'])
         self.check(f'{self.folder}/state.json')
 
@@ -121,11 +121,11 @@ class DurableTest(base.BaseTestCase):
 
     def test_designations(self):
         self.useFixture(fixtures.MockPatchObject(
-            boot_files, 'ETC', self.folder))
-        boot_files.add_rule(
+            designation, 'ETC', self.folder))
+        designation.add_rule(
             '/devices/pci0000:20/01.0', '10de', '11fa',
             vfio_drivers.VFIODriver(module='vfio-pci', name='vfio-pci'))
-        self.check(f'{self.folder}/{boot_files.RULES}')
+        self.check(f'{self.folder}/{designation.RULES}')
 
     def test_files_are_private_whatever_the_umask(self):
         self.addCleanup(os.umask, os.umask(0))

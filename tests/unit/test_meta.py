@@ -56,7 +56,7 @@ class TestClock(base.BaseTestCase):
             r'\btime\.time\b|\b(now|today)\((datetime\.UTC)?\)|utcnow')
         self.assertEqual({
             # Compares both clocks.
-            'conductor/fitness.py',
+            'conductor/service.py',
             # The statement itself.
             'db/clock.py'}, {
             str(path.relative_to(TOP / 'gpgpu_plugin'))

@@ -10,10 +10,9 @@ from oslotest import base
 
 from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.conductor import metrics
-from gpgpu_plugin.conductor import monitoring
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
-from gpgpu_plugin.rpc import arrival
+from gpgpu_plugin.rpc import server
 from tests.fixtures import dashboard_page
 from tests.fixtures import metric_families
 from tests.fixtures import monitoring_files
@@ -26,7 +25,7 @@ PICTURE = 'doc/source/images/dashboard.png'
 def shown():
     """Return the labels of each metric that a conductor shows."""
     counters, registry = metric_families.registry()
-    counters.handled(arrival.Handled(
+    counters.handled(server.Handled(
         method='claim', arguments={}, seconds=1, error=None))
     return {name: {label for sample in family.samples
                    for label in sample.labels} - {'le'}
@@ -65,10 +64,10 @@ class DocumentationTest(base.BaseTestCase):
     def test_numbers_on_the_page_are_those_of_the_code(self):
         page = ' '.join(test_meta.doc(PAGE).split())
         for words in (
-                f'not again for {monitoring.LIFETIME:.0f} seconds',
-                f'within {monitoring.PATIENCE:.0f} seconds',
+                f'not again for {metrics.LIFETIME:.0f} seconds',
+                f'within {metrics.PATIENCE:.0f} seconds',
                 'for 15 minutes',
-                f'disconnected after {monitoring.SILENCE:.0f} seconds'):
+                f'disconnected after {metrics.SILENCE:.0f} seconds'):
             self.assertIn(words, page)
 
     def test_each_alert_has_a_section(self):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from gpgpu_plugin.domain import notification
+from gpgpu_plugin.domain import event
 from tests.fixtures import notified
 from tests.unit import test_meta
 from tests.unit.conductor import base
@@ -68,14 +68,14 @@ class SamplesTest(base.ConductorTestCase):
         self.messages = notified.messages(self.db)
 
     def test_each_sample_is_a_notification_that_is_written(self) -> None:
-        for event_type in notification.EventType:
+        for event_type in event.EventType:
             written = [formed(message) for message in self.messages
                        if message['event_type'] == event_type]
             self.assertIn(formed(sample(event_type)), written, event_type)
 
     def test_each_type_has_one_sample(self) -> None:
         self.assertEqual(
-            sorted(map(sample_path, notification.EventType)),
+            sorted(map(sample_path, event.EventType)),
             sorted(FOLDER.iterdir()))
 
     def test_sample_of_other_values_is_found(self) -> None:
@@ -98,7 +98,7 @@ class PageTest(base.base.BaseTestCase):
         rows = dict(re.findall(
             r'^   \* - ``(gpgpu\.[a-z._]+)``\n     - (\w+)$',
             test_meta.doc(PAGE), re.MULTILINE))
-        self.assertEqual(notification.PRIORITIES, rows)
+        self.assertEqual(event.PRIORITIES, rows)
 
 
 def meters() -> list[dict[str, typing.Any]]:
@@ -118,7 +118,7 @@ def resources() -> list[dict[str, typing.Any]]:
 def types_of(meter: dict[str, typing.Any]) -> list[str]:
     """Return the types of notifications that a meter selects."""
     patterns = meter['event_type']
-    return [event_type for event_type in notification.EventType
+    return [event_type for event_type in event.EventType
             if any(re.match(pattern, event_type) for pattern in (
                 [patterns] if isinstance(patterns, str) else patterns))]
 

@@ -63,7 +63,7 @@ class FirmwareLiesTest(base.BaseTestCase):
                 firmware.slot('A', UNKNOWN),
                 firmware.slot('A', '0000:ff:00.0'),
                 firmware.slot(' To Be Filled By O.E.M. ', GPU),
-                firmware.slot('x' * (smbios.LONGEST + 1), GPU),
+                firmware.slot('x' * (smbios.MAX_LENGTH + 1), GPU),
                 firmware.structure(9, bytes([1, 0xb6, 13, 4, 4, 0, 0, 0, 0]),
                                    'version 2.5, without an address')):
             self.assertIsNone(found(structure))
@@ -110,7 +110,7 @@ class MalformedTest(base.BaseTestCase):
         found = smbios.labels(table)
         self.assertEqual(found, smbios.labels(selected))
         for label in (*found.slots.values(), *found.onboard.values()):
-            self.assertTrue(0 < len(label) <= smbios.LONGEST)
+            self.assertTrue(0 < len(label) <= smbios.MAX_LENGTH)
 
 
 class SelectedTest(base.BaseTestCase):

@@ -34,7 +34,7 @@ class VersionedFileTest(base.BaseTestCase):
         self.path = self.folder / 'content.json'
 
     def read(self, version=3):
-        return versioned_file.read(self.path, Content, version)
+        return versioned_file.read_versioned(self.path, Content, version)
 
     @hypothesis.given(st.builds(Content, inner=st.lists(
         st.builds(Inner, number=st.none() | st.integers(-2**63, 2**63 - 1)),
@@ -42,11 +42,11 @@ class VersionedFileTest(base.BaseTestCase):
     @hypothesis.settings(max_examples=50, deadline=None, derandomize=True)
     def test_content_that_was_written_is_read_again(self, content):
         with fixtures.MonkeyPatch('os.fsync', lambda fd: None):
-            versioned_file.write(self.path, content, 3)
+            versioned_file.write_versioned(self.path, content, 3)
         self.assertEqual(content, self.read())
 
     def test_version_is_beside_the_fields(self):
-        versioned_file.write(self.path, Content(name='a'), 3)
+        versioned_file.write_versioned(self.path, Content(name='a'), 3)
         self.assertEqual(
             {'version': 3, 'name': 'a', 'inner': [], 'by_name': {}},
             json.loads(self.path.read_text()))
@@ -56,14 +56,14 @@ class VersionedFileTest(base.BaseTestCase):
         self.assertEqual([], list(self.folder.iterdir()))
 
     def test_file_of_a_newer_version_is_refused_and_named(self):
-        versioned_file.write(self.path, Content(name='a'), 4)
+        versioned_file.write_versioned(self.path, Content(name='a'), 4)
         exc = self.assertRaises(exception.Invalid, self.read)
         self.assertEqual(('version', 4),
                          (exc.kwargs['field'], exc.kwargs['value']))
         self.assertIn('reads 3', str(exc))
 
     def test_file_of_an_older_version_is_refused(self):
-        versioned_file.write(self.path, Content(name='a'), 2)
+        versioned_file.write_versioned(self.path, Content(name='a'), 2)
         self.assertRaises(exception.Invalid, self.read)
 
     def test_file_with_a_field_that_is_not_known_is_read(self):
@@ -86,8 +86,8 @@ class VersionedFileTest(base.BaseTestCase):
         self.assertRaises(IsADirectoryError, self.read)
 
     def test_write_that_fails_keeps_the_file(self):
-        versioned_file.write(self.path, Content(name='a'), 3)
+        versioned_file.write_versioned(self.path, Content(name='a'), 3)
         with fixtures.MockPatch('os.replace', side_effect=OSError(28, 'full')):
-            self.assertRaises(OSError, versioned_file.write, self.path,
-                              Content(name='b'), 3)
+            self.assertRaises(OSError, versioned_file.write_versioned,
+                              self.path, Content(name='b'), 3)
         self.assertEqual(Content(name='a'), self.read())

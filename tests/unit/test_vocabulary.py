@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from oslotest import base
 
-from gpgpu_plugin.db import schema
+from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import tables
 
 TOP = pathlib.Path(__file__).parents[2]
@@ -141,7 +141,7 @@ class VocabularyTest(base.BaseTestCase):
     def test_columns_have_no_retired_word(self) -> None:
         self.assertEqual([], [
             f'{table.name}.{column.name}'
-            for table in schema.METADATA.sorted_tables
+            for table in migration.METADATA.sorted_tables
             for column in table.columns
             if retired(table.name) or retired(column.name)])
 

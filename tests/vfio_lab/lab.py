@@ -24,7 +24,6 @@ from oslotest import base
 from gpgpu_plugin import privsep
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import health
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.discovery import scanner
@@ -106,7 +105,7 @@ def load_mdevs() -> None:
 
 def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
          baselines: str | None = None,
-         scrub_guest: guest.ScrubGuest | None = None) -> local.LocalHost:
+         scrub_guest: host_base.ScrubGuest | None = None) -> local.LocalHost:
     """Return the plugin's host for the lab's guest.
 
     :param baselines: folder of them; None: one that the test removes
@@ -125,7 +124,7 @@ def host(test: typing.Any, numvfs: Mapping[str, int] | None = None,
         baselines=baseline.Baselines(
             baselines or test.useFixture(fixtures.TempDir()).path),
         vfio=operations.PrivilegedVFIO(tree),
-        scrub_guest=scrub_guest or guest.ScrubGuest()),
+        scrub_guest=scrub_guest or host_base.ScrubGuest()),
         health.HealthBook(
             tree, f'{test.useFixture(fixtures.TempDir()).path}/errors.json'),
         numvfs)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices, as operators see and set them."""
+"""Devices and their holds, as operators see and set them."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -12,14 +13,13 @@ from sqlalchemy import orm
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import capacity
-from gpgpu_plugin.conductor import holds
-from gpgpu_plugin.conductor import host_states
-from gpgpu_plugin.conductor import recleaning
+from gpgpu_plugin.conductor import holds as holds_mod
+from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
+from gpgpu_plugin.conductor.admin import host as host_mod
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
@@ -27,9 +27,8 @@ from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import health as health_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import variant as variant_rules
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin as objects
 
 _OF_FUNCTION = ('vendor', 'device', 'subsystem_vendor', 'subsystem',
@@ -48,7 +47,7 @@ def list_all(db: api.Database, host: str | None = None,
              ) -> tuple[objects.DeviceInfo, ...]:
     """Return a page of devices (Conductor.device_list).
 
-    :param silent_after: see conductor.host_states
+    :param silent_after: see conductor.admin.host
     """
     _check_known('state', state, device_rules.SHOWN_STATES)
     _check_known('type', type, variant_rules.TYPES)
@@ -58,8 +57,8 @@ def list_all(db: api.Database, host: str | None = None,
             host_db.get(session, host)
         if variant is not None:
             variant_db.get(session, variant)
-        states = host_states.HostStates(session, silent_after)
-        found = device_list.listed(
+        states = host_mod.HostStates(session, silent_after)
+        found = device_db.listed(
             session, host=host, variant=variant, state=state,
             used_by=used_by, project=project, type=type, vgpu_type=vgpu_type,
             health=health, faulty=faulty, include_retired=include_retired,
@@ -110,10 +109,10 @@ def show(db: api.Database, uuid: str, *,
     :raises NotFound: no such UUID
     """
     with db.reader() as session:
-        found = device_list.get(session, uuid)
+        found = device_db.get_listed(session, uuid)
         before = device_db.replaced(session, found.row)
         return dataclasses.replace(
-            _info(found, host_states.HostStates(session, silent_after),
+            _info(found, host_mod.HostStates(session, silent_after),
                   _reasons(session, [found]),
                   hold_db.of_rows(session, [found.row])),
             replaces=before.uuid if before else None,
@@ -122,7 +121,7 @@ def show(db: api.Database, uuid: str, *,
 
 
 def _reasons(session: orm.Session,
-             devices: Sequence[device_list.ListedDevice]) -> dict[str, str]:
+             devices: Sequence[device_db.ListedDevice]) -> dict[str, str]:
     """Return why devices are not cleaned yet or not offered, by UUID."""
     gpus = {device.row.id: device.row.uuid for device in devices
             if device_db.pci_function(device.row).has_vfs}
@@ -133,7 +132,7 @@ def _reasons(session: orm.Session,
                 device_db.vfs_with_types(session, gpus) if gpus else ()))):
         vgpus = device_db.vgpu_capability(row)
         if vgpus is not None:
-            is_mdev = vgpus.mechanism is capability.VGPUMechanism.MDEV
+            is_mdev = vgpus.mechanism is vgpu.VGPUMechanism.MDEV
             foreign[uuid] += [
                 f'mdev {name}' if is_mdev else f'type {name} of {row.address}'
                 for name in vgpus.existing_vgpus]
@@ -154,7 +153,7 @@ def _reasons(session: orm.Session,
     }
 
 
-def _info(device: device_list.ListedDevice, states: host_states.HostStates,
+def _info(device: device_db.ListedDevice, states: host_mod.HostStates,
           reasons: Mapping[str, str],
           holds: Mapping[int, Sequence[hold_db.Hold]]) -> objects.DeviceInfo:
     row = device.row
@@ -167,7 +166,8 @@ def _info(device: device_list.ListedDevice, states: host_states.HostStates,
                    else row.stable_id),
         address=row.address, state=device.own_state, variant=device.variant,
         shown_state=device.shown_state, kind=row.kind,
-        enabled=all(held.kind != hold.HoldKind.DISABLED for held in found),
+        enabled=all(held.kind != device_rules.HoldKind.DISABLED
+                    for held in found),
         holds=tuple(map(hold_db.described, found)),
         parent=device.parent, vgpu_type=row.vgpu_type, present=row.present,
         used_by=device.used_by, project_id=device.project_id,
@@ -197,7 +197,7 @@ def _reason(row: device_db.DeviceRow, host_name: str,
         return other
     if device_db.waits_for_vfs(row):
         return withdrawal.remove_vfs_advice(host_name, row)
-    return row.reason or recleaning.first_reason(row)
+    return row.reason or holds_mod.first_cleaning_reason(row)
 
 
 def set_(db: api.Database, uuid: str, actor: str, *, enabled: bool,
@@ -214,7 +214,7 @@ def with_enabled(before: host_rows.HostRows, device: host_rows.Device,
 
     A GPU stands for its VFs, of which one may have been disabled by itself.
     """
-    kind = hold.HoldKind.DISABLED
+    kind = device_rules.HoldKind.DISABLED
     withdrawal.check_no_mdev(
         before, device, 'enabled' if enabled else 'disabled')
     gpu = before.gpu_of(device)
@@ -227,6 +227,93 @@ def with_enabled(before: host_rows.HostRows, device: host_rows.Device,
                if (kind in before.holds_of(part)) is enabled]
     rows = before
     for part in changed:
-        rows = holds.remove(rows, part, [kind], actor)[0] if (
-            enabled) else holds.add(rows, part, kind, reason, actor)
+        rows = holds_mod.remove(rows, part, [kind], actor)[0] if (
+            enabled) else holds_mod.add(rows, part, kind, reason, actor)
     return rows.note('enable' if enabled else 'disable', changed, reason)
+
+
+# -- Holds, as operators see, add and remove them.
+
+
+def list_holds(db: api.Database, host: str | None = None,
+               kind: str | None = None, limit: int = objects.PAGE_SIZE,
+               marker: str | None = None) -> tuple[objects.HoldInfo, ...]:
+    """Return a page of holds, the oldest first (Conductor.hold_list)."""
+    if kind is not None:
+        _check_kind(kind, device_rules.HOLD_KINDS)
+    after = pages.number(marker, 'a hold') if marker is not None else 0
+    with db.reader() as session:
+        if host is not None:
+            host_db.get(session, host)
+        return tuple(
+            objects.HoldInfo(
+                id=found.id, host=name, address=address, device=device,
+                kind=found.kind, since=hold_db.at(found), actor=found.actor,
+                reason=found.reason)
+            for name, address, device, found in hold_db.listed(
+                session, host, kind, pages.size(limit), after))
+
+
+def add_hold(db: api.Database, uuid: str, kind: str, reason: str | None,
+             actor: str) -> None:
+    """Hold a device (Conductor.hold_add)."""
+    match _kind(kind, device_rules.BY_OPERATORS):
+        case device_rules.HoldKind.QUARANTINED:
+            withdrawal.quarantine(db, uuid, reason or '', actor)
+        case device_rules.HoldKind.RETIRED:
+            retirement.retire(db, uuid, reason, actor)
+        case _:
+            if reason is not None:
+                withdrawal.check_reason(reason)
+            set_(db, uuid, actor, enabled=False, reason=reason)
+
+
+def remove_hold(db: api.Database, uuid: str, kinds: Sequence[str],
+                actor: str) -> None:
+    """Remove holds of a device (Conductor.hold_remove)."""
+    known = {_kind(kind, tuple(device_rules.HoldKind)) for kind in kinds}
+    withdrawing = known & device_rules.WITHDRAWING
+
+    def rule(rows: host_rows.HostRows,
+             device: host_rows.Device) -> host_rows.HostRows:
+        if withdrawing:
+            rows = _released(rows, device, actor, withdrawing)
+        return with_enabled(
+            rows, rows.now(device), actor, enabled=True, reason=None,
+        ) if device_rules.HoldKind.DISABLED in known else rows
+    withdrawal.change(db, uuid, rule)
+
+
+def release_device(db: api.Database, uuid: str, actor: str) -> None:
+    """Have a device cleaned, without holds (Conductor.device_release)."""
+    def rule(rows: host_rows.HostRows,
+             device: host_rows.Device) -> host_rows.HostRows:
+        if any(device_rules.is_withdrawn(part.holds)
+               for part in (device, *rows.children(device))):
+            return _released(rows, device, actor, device_rules.WITHDRAWING)
+        return withdrawal.cleaned(rows, device)
+    withdrawal.change(db, uuid, rule)
+
+
+def _released(rows: host_rows.HostRows, device: host_rows.Device, actor: str,
+              kinds: Collection[device_rules.HoldKind]) -> host_rows.HostRows:
+    return (retirement.reinstate if device_rules.HoldKind.RETIRED in kinds
+            and device_rules.HoldKind.RETIRED in device.holds
+            else withdrawal.release)(rows, device, actor, kinds)
+
+
+def _kind(kind: str,
+          allowed: Sequence[device_rules.HoldKind]) -> device_rules.HoldKind:
+    """Return a kind by its name.
+
+    :raises Invalid: it is none of those that are allowed
+    """
+    _check_kind(kind, allowed)
+    return device_rules.HoldKind(kind)
+
+
+def _check_kind(kind: str, allowed: Sequence[str]) -> None:
+    if kind not in allowed:
+        raise exception.Invalid(
+            field='kind', value=kind,
+            expected='one of ' + ', '.join(allowed))

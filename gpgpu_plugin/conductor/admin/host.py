@@ -14,15 +14,14 @@ from oslo_log import log as logging
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import ledger
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import assignment as assignment_db
+from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import device as device_db
-from gpgpu_plugin.db import device_list
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import hold as hold_db
@@ -30,14 +29,12 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import first_cleaning
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import admin as objects
 
 LOG = logging.getLogger(__name__)
 
-_NAMED = 8
+_MAX_NAMED = 8
 """Number of devices that a refusal names."""
 
 _SAMPLES = 20
@@ -50,7 +47,7 @@ def list_all(db: api.Database, limit: int = objects.PAGE_SIZE,
              ) -> tuple[objects.HostInfo, ...]:
     """Return a page of hosts (Conductor.host_list).
 
-    :param silent_after: see conductor.host_states
+    :param silent_after: see HostStates
     """
     with db.reader() as session:
         if marker is not None:
@@ -74,8 +71,8 @@ def _infos(session: orm.Session, hosts: Sequence[host_db.HostRow],
            silent_after: float | None = None,
            ) -> tuple[objects.HostInfo, ...]:
     ids = [host.id for host in hosts]
-    counts = device_list.count_by_state(session, ids)
-    states = host_states.HostStates(session, silent_after)
+    counts = device_db.count_by_state(session, ids)
+    states = HostStates(session, silent_after)
     cleaned = _first_cleanings(session, ids)
     holds = hold_db.of_hosts(session, ids)
     return tuple(dataclasses.replace(
@@ -88,19 +85,19 @@ def _infos(session: orm.Session, hosts: Sequence[host_db.HostRow],
 def _first_cleanings(session: orm.Session,
                      host_ids: Sequence[int]) -> dict[int, str]:
     """Return how far hosts are with new devices, by id, if they have some."""
-    by_host = collections.defaultdict[int, list[device_list.NewDevices]](list)
-    for counts in device_list.count_new(session, host_ids):
+    by_host = collections.defaultdict[int, list[device_db.NewDevices]](list)
+    for counts in device_db.count_new(session, host_ids):
         by_host[counts.host_id].append(counts)
     seconds = {
         variant_id: ledger.seconds_of_last(
-            session, device_list.cleaned_of_variant(
+            session, device_db.cleaned_of_variant(
                 session, variant_id, _SAMPLES)).values()
         for variant_id in {counts.variant_id for found in by_host.values()
                            for counts in found}}
     return {
-        host_id: first_cleaning.FirstCleanings(**{
+        host_id: device_rules.FirstCleanings(**{
             field.name: sum(getattr(counts, field.name) for counts in found)
-            for field in dataclasses.fields(first_cleaning.FirstCleanings)
+            for field in dataclasses.fields(device_rules.FirstCleanings)
         }).text([took for counts in found
                  for took in seconds[counts.variant_id]])
         for host_id, found in by_host.items()}
@@ -114,9 +111,9 @@ def _info(host: host_db.HostRow, states: Mapping[str, int],
         reported_at=(host.reported_at.isoformat(timespec='seconds') + 'Z'
                      if host.reported_at else None),
         problems=tuple(json.loads(host.problems)), session=host.session,
-        heard_at=host_state.utc(host.heard_at),
+        heard_at=host_rules.utc(host.heard_at),
         holds=tuple(map(hold_db.described, holds)),
-        draining=any(found.kind == hold.HostHoldKind.DRAINING
+        draining=any(found.kind == device_rules.HostHoldKind.DRAINING
                      for found in holds),
         version=host.plugin_version)
 
@@ -132,8 +129,8 @@ def drain(db: api.Database, name: str, actor: str, *, draining: bool,
         withdrawal.check_reason(reason)
 
     def rule(rows: host_rows.HostRows) -> host_rows.HostRows:
-        held = rows.hold_host(hold.HostHoldKind.DRAINING, held=draining,
-                              reason=reason, actor=actor)
+        held = rows.hold_host(device_rules.HostHoldKind.DRAINING,
+                              held=draining, reason=reason, actor=actor)
         return rows if held is rows else held.note_host(
             'drain' if draining else 'undrain', reason)
 
@@ -207,7 +204,7 @@ def _check_clean(rows: host_rows.HostRows) -> None:
     :raises Conflict: one is quarantined, disabled or retired, or a GPU was
         used and is not clean, or nobody knows
     """
-    if rows.is_held(hold.HostHoldKind.RESTORED):
+    if rows.is_held(device_rules.HostHoldKind.RESTORED):
         raise exception.Conflict(
             kind='host', name=rows.host.name,
             reason='the database was restored from a backup, and the host has '
@@ -220,9 +217,9 @@ def _check_clean(rows: host_rows.HostRows) -> None:
             if (reason := _kept_reason(device)) is not None]
     if not kept:
         return
-    named = kept[:_NAMED]
-    if len(kept) > _NAMED:
-        named.append(f'{len(kept) - _NAMED} more would be offered')
+    named = kept[:_MAX_NAMED]
+    if len(kept) > _MAX_NAMED:
+        named.append(f'{len(kept) - _MAX_NAMED} more would be offered')
     raise exception.Conflict(
         kind='host', name=rows.host.name,
         reason=f'{"; ".join(named)}. If the host reports again, they are '
@@ -234,7 +231,7 @@ def _check_clean(rows: host_rows.HostRows) -> None:
 
 def _kept_reason(device: host_rows.Device) -> str | None:
     """Return why a device is not offered that a scan would find again."""
-    withdrawn = hold.shown_as(device.holds)
+    withdrawn = device_rules.shown_as(device.holds)
     if withdrawn == device_rules.RETIRED:
         return withdrawn if (
             device.present and device.parent_id is None) else None
@@ -246,3 +243,36 @@ def _kept_reason(device: host_rows.Device) -> str | None:
             and device.cleaned_steps is not None):
         return device.state
     return device_rules.DISABLED if device.holds else None
+
+
+# -- State of hosts, as lists show it.
+
+
+class HostStates:
+    """States of hosts at one time.
+
+    :param silent_after: seconds without a call after which a host is silent;
+        None: the states are not known
+    """
+
+    def __init__(self, session: orm.Session,
+                 silent_after: float | None) -> None:
+        self._closed = None if silent_after is None else host_db.closed(
+            session, clock.epoch(session) - silent_after)
+
+    def of(self, host: str) -> host_rules.HostState | None:
+        """Return the state of a host."""
+        if self._closed is None:
+            return None
+        return (self._closed[host].state if host in self._closed
+                else host_rules.HostState.UP)
+
+    def is_closed(self, host: str) -> bool:
+        """Return whether it is silent, restored or disabled.
+
+        Nothing can be claimed on it then. That it is to be drained is another
+        reason, which has a remedy of its own.
+        """
+        return self.of(host) in (
+            host_rules.HostState.SILENT, host_rules.HostState.RESTORED,
+            host_rules.HostState.DISABLED)

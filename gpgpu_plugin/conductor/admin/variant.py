@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from sqlalchemy import orm
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import variant_preview
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import pages
 from gpgpu_plugin.db import api
@@ -37,8 +36,9 @@ def _infos(session: orm.Session, rows: Sequence[variant_db.VariantRow],
 
 def _info(row: variant_db.VariantRow, devices: int, doubt: str | None,
           pending: int) -> objects.VariantInfo:
-    status = (rules.Status.DELETING if row.deleting
-              else rules.Status.APPLYING if pending else rules.Status.READY)
+    status = (rules.VariantStatus.DELETING if row.deleting
+              else rules.VariantStatus.APPLYING if pending
+              else rules.VariantStatus.READY)
     return objects.VariantInfo(
         devices=devices, status=str(status), reason=doubt,
         hosts_pending=pending,
@@ -61,7 +61,7 @@ def show(db: api.Database, name: str) -> objects.VariantInfo:
 
 
 def create(db: api.Database, view: objects.VariantInfo,
-           caller: variant_sweep.Caller = variant_sweep.PATIENT,
+           caller: variant_sweep.SweepCaller = variant_sweep.PATIENT,
            ) -> objects.VariantInfo:
     """Create a variant (ConductorAPI.variant_create)."""
     value = rules.check(view.without_devices())
@@ -88,12 +88,12 @@ def preview(db: api.Database, views: Sequence[objects.VariantInfo],
         others = variant_db.values(session)
         for value in values:
             rules.check_beside(value, others)
-        return variant_preview.page(
+        return variant_sweep.preview_page(
             session, values, pages.size(limit), after)
 
 
 def set_(db: api.Database, view: objects.VariantInfo,
-         caller: variant_sweep.Caller = variant_sweep.PATIENT,
+         caller: variant_sweep.SweepCaller = variant_sweep.PATIENT,
          read: objects.VariantInfo | None = None) -> objects.VariantInfo:
     """Replace a variant's fields (ConductorAPI.variant_set)."""
     value = rules.check(view.without_devices())
@@ -124,7 +124,7 @@ def set_(db: api.Database, view: objects.VariantInfo,
 
 
 def delete(db: api.Database, name: str,
-           caller: variant_sweep.Caller = variant_sweep.PATIENT) -> None:
+           caller: variant_sweep.SweepCaller = variant_sweep.PATIENT) -> None:
     """Delete a variant (ConductorAPI.variant_delete)."""
     def work(session: orm.Session) -> None:
         version = variant_db.lock(session)

@@ -4,7 +4,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from gpgpu_plugin.db import ddl
+from gpgpu_plugin.db import migration
 ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

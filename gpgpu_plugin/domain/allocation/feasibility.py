@@ -29,9 +29,8 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from gpgpu_plugin.domain.allocation import links as links_mod
+from gpgpu_plugin.domain import fabric as fabric_rules
 from gpgpu_plugin.domain.allocation import offer as offer_mod
-from gpgpu_plugin.domain.allocation import region as region_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
 
 MAX_CHOICES = 2000
@@ -40,7 +39,7 @@ reports, and 8 of 22 nodes are 320,000 choices. Machines of today have 70 at
 most, 4 of 8 nodes."""
 
 _Policy = request_mod.PCINUMAPolicy
-_Topology = request_mod.Topology
+_Topology = request_mod.GPUTopology
 _MaskByKey = dict[int | str | None, int]
 
 
@@ -60,8 +59,8 @@ class Masks:
         is unknown: its units share one node and switch anyway. Entry i is the
         same GPU in every Masks of a host
     :ivar partitions: GPUs of each link partition; only of whole GPUs
-    :ivar fabric: as of ``links.Links``
-    :ivar problem: as of ``links.Links``
+    :ivar fabric: as of ``fabric.Links``
+    :ivar problem: as of ``fabric.Links``
     """
 
     free: int
@@ -72,7 +71,7 @@ class Masks:
     alone: tuple[int, ...] = ()
     partitions: tuple[int, ...] = ()
     fabric: bool = False
-    problem: str = links_mod.NOTHING_KNOWN.problem
+    problem: str = fabric_rules.NOTHING_KNOWN.problem
 
     def has_partition(self, count: int, part: int = -1) -> bool:
         """Return whether a link partition with so many GPUs can be taken.
@@ -97,7 +96,7 @@ class Masks:
 
 
 _NONE = Masks(free=0)
-_ANYWHERE = (region_mod.Region(),)
+_ANYWHERE = (offer_mod.HostRegion(),)
 
 
 def masks(offers: Sequence[offer_mod.TypeOffer]) -> list[Masks]:
@@ -172,12 +171,12 @@ def refusal(groups: Mapping[str, Masks], request: request_mod.Request,
     if math.comb(len(nodes), count) > MAX_CHOICES:
         return _refusal(groups, request, _ANYWHERE)
     return _refusal(groups, request, [
-        region_mod.base_region(request, frozenset(chosen))
+        offer_mod.base_region(request, frozenset(chosen))
         for chosen in itertools.combinations(nodes, count)])
 
 
 def refusal_on(groups: Mapping[str, Masks], request: request_mod.Request,
-               guest_nodes: frozenset[int], sockets: region_mod.Sockets,
+               guest_nodes: frozenset[int], sockets: offer_mod.Sockets,
                ) -> request_mod.Refusal | None:
     """Return why ``allocate`` would refuse for a guest on these nodes.
 
@@ -185,11 +184,11 @@ def refusal_on(groups: Mapping[str, Masks], request: request_mod.Request,
         unknown
     """
     return _refusal(groups, request, [
-        region_mod.base_region(request, guest_nodes, sockets)])
+        offer_mod.base_region(request, guest_nodes, sockets)])
 
 
 def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
-             regions: Iterable[region_mod.Region],
+             regions: Iterable[offer_mod.HostRegion],
              ) -> request_mod.Refusal | None:
     """Return why none of some regions suffices."""
     confined = request.is_linked
@@ -222,13 +221,13 @@ def _refusal(groups: Mapping[str, Masks], request: request_mod.Request,
 def _links_refusal(masks: Iterable[Masks], request: request_mod.Request,
                    ) -> request_mod.Refusal | None:
     """Return the refusal if the host has no link partition for a demand."""
-    refused = links_mod.kinds_refusal(request)
+    refused = fabric_rules.link_kinds_refusal(request)
     if refused is not None:
         return refused
     for mask, demand in zip(masks, request.demands, strict=True):
         if (request.is_linked or mask.fabric) and not mask.has_partition(
                 demand.count):
-            return links_mod.refusal(
+            return fabric_rules.link_refusal(
                 demand, request, map(int.bit_count, mask.partitions),
                 mask.problem)
     return None
@@ -250,7 +249,7 @@ class _Count(typing.NamedTuple):
         return mask.units(part) >= self.units
 
 
-def _within(mask: Masks, region: region_mod.Region) -> Masks:
+def _within(mask: Masks, region: offer_mod.HostRegion) -> Masks:
     """Return the masks of the GPUs on the NUMA nodes of a region."""
     if region.numa_nodes is None:
         return mask
@@ -263,7 +262,7 @@ def _within(mask: Masks, region: region_mod.Region) -> Masks:
 
 
 def _fits(masks: Sequence[Masks], counts: Sequence[_Count],
-          topology: request_mod.Topology) -> bool:
+          topology: request_mod.GPUTopology) -> bool:
     """Return whether one node or switch has enough of each class."""
     if topology in (_Topology.ANY, _Topology.LINKED):
         return _has_enough(masks, counts, [-1] * len(masks))

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of instances for GPUs, and the named reasons to refuse them."""
+"""Requests of instances for GPUs, and reasons to refuse them."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import re
+import uuid
 from collections.abc import Container
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import pci
 
 
 class Reason(enum.StrEnum):
@@ -49,10 +53,10 @@ class AllocationPolicy(enum.StrEnum):
     BREADTH_FIRST = 'breadth_first'
 
 
-class Topology(enum.StrEnum):
+class GPUTopology(enum.StrEnum):
     """Property that the GPUs of one instance must have in common.
 
-    ``linked``: they are exactly one link partition (``links``).
+    ``linked``: they are exactly one link partition (``fabric``).
     """
 
     ANY = 'any'
@@ -123,7 +127,7 @@ class Request:
     """
 
     demands: tuple[Demand, ...] = ()
-    topology: Topology = Topology.ANY
+    topology: GPUTopology = GPUTopology.ANY
     allocation_policy: AllocationPolicy | None = None
     numa_policy: NUMAPolicy = NUMAPolicy.PREFERRED
     pci_numa_policy: PCINUMAPolicy | None = None
@@ -148,12 +152,12 @@ class Request:
     @property
     def restricts_topology(self) -> bool:
         """Return whether the topology restricts what can be selected."""
-        return self.topology is not Topology.ANY and not self.is_single
+        return self.topology is not GPUTopology.ANY and not self.is_single
 
     @property
     def is_linked(self) -> bool:
         """Return whether the GPUs must be linked to each other."""
-        return self.topology is Topology.LINKED and not self.is_single
+        return self.topology is GPUTopology.LINKED and not self.is_single
 
     @property
     def numa_affinity(self) -> PCINUMAPolicy | None:
@@ -224,7 +228,7 @@ def far_refusal(request: Request) -> Refusal:
 
 def topology_refusal(request: Request) -> Refusal:
     """Return the refusal if no node or switch alone has enough units."""
-    if request.topology is Topology.SAME_SWITCH:
+    if request.topology is GPUTopology.SAME_SWITCH:
         return Refusal(
             reason=Reason.TOPOLOGY_SAME_SWITCH,
             detail=f'no PCIe switch has {describe(request)} available')
@@ -245,7 +249,7 @@ EXTRA_SPECS: Mapping[str, type[enum.StrEnum]] = {
     'gpgpu:allocation_policy': AllocationPolicy,
     DISPLAY: Display,
     'gpgpu:numa_policy': NUMAPolicy,
-    'gpgpu:topology': Topology,
+    'gpgpu:topology': GPUTopology,
 }
 """Enforced extra specs, each with its values. A key or value is added
 together with the code that enforces it, never before."""
@@ -299,7 +303,8 @@ def from_extra_specs(extra_specs: Mapping[str, str],
     policy = extra_specs.get('gpgpu:allocation_policy')
     return Request(
         demands=tuple(sorted(demands)),
-        topology=Topology(extra_specs.get('gpgpu:topology', Topology.ANY)),
+        topology=GPUTopology(extra_specs.get('gpgpu:topology',
+                                             GPUTopology.ANY)),
         allocation_policy=None if policy is None else AllocationPolicy(policy),
         numa_policy=NUMAPolicy(
             extra_specs.get('gpgpu:numa_policy', NUMAPolicy.PREFERRED)),
@@ -363,3 +368,119 @@ def _count(key: str, value: str) -> int:
             field=f'extra spec {key}', value=value,
             expected='a number of units')
     return int(value)
+
+
+# -- Exact devices, which a scheduler hint names instead of a flavor.
+
+
+HINT = 'gpgpu_device'
+"""The scheduler hint; each of its values names one device."""
+
+MAX_EXACT_DEVICES = 64
+"""Devices that one instance can name."""
+
+_MAX_NAME = 255
+"""Characters of a host's name, as in Nova."""
+
+_SHORT_ADDRESS = re.compile(r'[0-9a-f]{2}:[01][0-9a-f]\.[0-7]', re.IGNORECASE)
+_PLACE = re.compile(
+    rf'(?P<host>\S+?)(?::|\s+)(?P<address>(?:[0-9a-f]{{4,16}}:)?'
+    rf'{_SHORT_ADDRESS.pattern})', re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+class DeviceName:
+    """Name of one device: its UUID, or its host and PCI address there.
+
+    :ivar uuid: empty: the device is named by its place
+    """
+
+    uuid: str = ''
+    host: str = ''
+    address: str = ''
+
+    def __str__(self) -> str:
+        return self.uuid or f'{self.host} {self.address}'
+
+
+def parse_hint(values: Sequence[str]) -> tuple[DeviceName, ...]:
+    """Read the values of the hint, or names that it returned.
+
+    :raises Invalid: there are none or too many, one has another form, or two
+        of them are equal
+    """
+    if not 0 < len(values) <= MAX_EXACT_DEVICES:
+        raise exception.Invalid(
+            field=f'number of devices in scheduler hint {HINT}',
+            value=len(values), expected=f'1 to {MAX_EXACT_DEVICES}')
+    names = tuple(map(_parse, values))
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise exception.Invalid(
+                field=f'scheduler hint {HINT}', value=str(name),
+                expected='each device once')
+    return names
+
+
+def _parse(value: str) -> DeviceName:
+    try:
+        return DeviceName(uuid=str(uuid.UUID(value.strip())))
+    except ValueError:
+        pass
+    place = _PLACE.fullmatch(value.strip())
+    if (place is None or pci.find_addresses(value.strip()) == [value.strip()]
+            or len(place['host']) > _MAX_NAME or not value.isprintable()):
+        raise exception.Invalid(
+            field=f'scheduler hint {HINT}', value=repr(value[:_MAX_NAME]),
+            expected='the UUID of a device, or its host and PCI address, such '
+                     'as "compute1 0000:3b:00.0" or compute1:0000:3b:00.0')
+    address = place['address']
+    if _SHORT_ADDRESS.fullmatch(address):
+        # As lspci prints it.
+        address = f'0000:{address}'
+    return DeviceName(host=place['host'],
+                      address=str(pci.PCIAddress.parse(address)))
+
+
+def devices_of_hint(value: str | Sequence[str] | None) -> tuple[DeviceName,
+                                                                ...]:
+    """Return the devices that the scheduler hint names.
+
+    :param value: None: there is no such hint
+    :raises Invalid: as ``parse_hint``
+    """
+    if value is None:
+        return ()
+    return parse_hint([value] if isinstance(value, str) else value)
+
+
+def exact_refusal(names: Iterable[DeviceName], reason: Reason,
+                  why: str) -> Unsatisfiable:
+    """Return the refusal of devices, with their names before the reason."""
+    return Unsatisfiable(Refusal(
+        reason=reason, detail=f'{", ".join(map(str, names))}: {why}'))
+
+
+def exact_not_allowed(project_id: str | None) -> Unsatisfiable:
+    """Return the refusal of a project that may not name devices."""
+    return Unsatisfiable(Refusal(
+        reason=Reason.EXACT_DEVICES_NOT_ALLOWED,
+        detail=f'project {project_id} is not in [gpgpu_conductor] '
+               f'exact_device_projects of gpgpu-conductor, so that scheduler '
+               f'hint {HINT} is refused; request GPUs by a flavor'))
+
+
+def exact_mixed(request: Request) -> Unsatisfiable:
+    """Return the refusal of a hint together with a flavor for GPUs."""
+    return Unsatisfiable(Refusal(
+        reason=Reason.EXACT_DEVICES_AND_FLAVOR,
+        detail=f'the flavor requests {describe(request)} and '
+               f'scheduler hint {HINT} names devices; use either of them'))
+
+
+def exact_elsewhere(names: Iterable[object]) -> Unsatisfiable:
+    """Return the refusal of a move away from named devices."""
+    return Unsatisfiable(Refusal(
+        reason=Reason.EXACT_DEVICE_ELSEWHERE,
+        detail=f'{", ".join(map(str, names))}: the instance names devices of '
+               f'another host and cannot leave it'))

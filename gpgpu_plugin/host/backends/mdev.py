@@ -15,7 +15,7 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.backends import nvidia_placement
-from gpgpu_plugin.host.cleaning import host_driver
+from gpgpu_plugin.host.cleaning import steps
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import vgpu_sysfs
 
@@ -56,11 +56,11 @@ class MdevBackend(base.Backend):
 
     def clean(self, device: base.HostDevice) -> base.CleanVerdict:
         self.release(device)
-        facts = host_driver.facts(
+        facts = steps.host_driver_facts(
             self.access.sysfs, self._parent(device))
         return base.CleanVerdict(
             steps=cleaning.OF_MDEVS, results=(cleaning.StepResult(
-                step=cleaning.HOST_DRIVER, outcome=cleaning.Outcome.PASSED,
+                step=cleaning.HOST_DRIVER, outcome=cleaning.StepOutcome.PASSED,
                 reason=f'mdev {device.assignment_uuid} is removed, and driver '
                        f'{facts["driver"]} {facts["version"]} manages its '
                        f'memory', facts=facts),))

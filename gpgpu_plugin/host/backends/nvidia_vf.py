@@ -21,7 +21,7 @@ from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.backends import nvidia_placement
 from gpgpu_plugin.host.cleaning import ladder
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host.cleaning import steps
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -71,9 +71,9 @@ class NvidiaVFBackend(base.Backend):
         before = self._vf(device)
         self.release(device)
         return base.CleanVerdict(steps=device.steps, results=ladder.clean(
-            step.Target(device=device, access=self.access, functions=(before,),
-                        read=lambda: (self._vf(device),),
-                        after_reset=lambda: self._bind_again(
+            steps.Target(device=device, access=self.access,
+                         functions=(before,), read=lambda: (self._vf(device),),
+                         after_reset=lambda: self._bind_again(
                             device, before))))
 
     def _bind_again(self, device: base.HostDevice,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of whole PCI functions, bound to their VFIO drivers.
+"""Assignment of whole PCI functions: GPUs and plain VFs.
 
 This is the common part of the backends for whole GPUs and plain VFs. A GPU is
 assigned with all functions that belong to it (gpgpu_plugin.domain.gpu). They
@@ -20,9 +20,10 @@ from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base
 from gpgpu_plugin.host.cleaning import ladder
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host.cleaning import steps
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.vfio import operations
@@ -113,7 +114,7 @@ class WholeFunctionBackend(base.Backend):
             return base.CleanVerdict(
                 steps=device.steps, results=(cleaning.StepResult(
                     step=device.steps[0],
-                    outcome=cleaning.Outcome.INAPPLICABLE,
+                    outcome=cleaning.StepOutcome.INAPPLICABLE,
                     reason='the GPU has vGPUs or VFs, so its driver manages '
                            'its memory; remove them, then run "gpgpu-manage '
                            'device release"'),))
@@ -123,8 +124,8 @@ class WholeFunctionBackend(base.Backend):
             self._note_driver(function)
             self.access.binder.bind(function)
         return base.CleanVerdict(steps=device.steps, results=ladder.clean(
-            step.Target(device=device, access=self.access, functions=before,
-                        read=lambda: self._functions(device))))
+            steps.Target(device=device, access=self.access, functions=before,
+                         read=lambda: self._functions(device))))
 
     def give_back(self, device: base.HostDevice) -> None:
         """Bind the functions to the drivers that they had before the guest.
@@ -177,3 +178,29 @@ class WholeFunctionBackend(base.Backend):
         if refusal is not None:
             raise exception.HostError(path=device.address, reason=refusal)
         return functions
+
+
+# -- Passthrough: a guest gets a whole physical GPU.
+
+
+class PassthroughBackend(WholeFunctionBackend):
+    """Backend that assigns whole GPUs."""
+
+    order = 400
+
+    def handles(self, device: base.HostDevice) -> bool:
+        return device.is_passthrough
+
+
+# -- vGPUs that are plain VFs, which have no types.
+
+
+class SriovVFBackend(WholeFunctionBackend):
+    """Backend that assigns plain VFs, as whole functions."""
+
+    order = 300
+
+    def handles(self, device: base.HostDevice) -> bool:
+        # A VF without its vendor's driver is no vGPU of a vendor's type.
+        return (vgpu.is_of_plain_vfs(device.vgpu_type)
+                and pci.pf_of(device.stable_id) is not None)

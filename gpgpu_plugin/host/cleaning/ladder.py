@@ -7,11 +7,15 @@ find then says nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from oslo_log import log as logging
@@ -19,7 +23,10 @@ from oslo_log import log as logging
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.domain import cleaning
-from gpgpu_plugin.host.cleaning import step as step_mod
+from gpgpu_plugin.domain import gpu
+from gpgpu_plugin.domain import pci
+from gpgpu_plugin.host.cleaning import steps as steps_host
+from gpgpu_plugin.host.discovery import scanner
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +50,7 @@ def check_idle(stable_id: str) -> None:
     _late.pop(stable_id, None)
 
 
-def clean(target: step_mod.Target) -> tuple[cleaning.StepResult, ...]:
+def clean(target: steps_host.Target) -> tuple[cleaning.StepResult, ...]:
     """Run the steps that the policy of a device names.
 
     :returns: results in order, up to the first failure; only that failure if
@@ -59,13 +66,13 @@ def clean(target: step_mod.Target) -> tuple[cleaning.StepResult, ...]:
         target.ended.set()
 
 
-def _load(name: str) -> step_mod.Step:
+def _load(name: str) -> steps_host.CleaningStep:
     """Return a new step.
 
     :raises HostNotReady: it is not installed, or cannot be loaded
     """
     try:
-        step: step_mod.Step = extensions.load(STEPS, name)()
+        step: steps_host.CleaningStep = extensions.load(STEPS, name)()
     except Exception as exc:
         LOG.exception('Step %s of a cleaning cannot be loaded', name)
         raise exception.HostNotReady(
@@ -75,7 +82,8 @@ def _load(name: str) -> step_mod.Step:
     return step
 
 
-def _run_all(target: step_mod.Target, steps: Sequence[step_mod.Step],
+def _run_all(target: steps_host.Target,
+             steps: Sequence[steps_host.CleaningStep],
              ) -> tuple[cleaning.StepResult, ...]:
     for step in steps:
         failed = _run(target, step, functools.partial(step.begin, target))
@@ -86,12 +94,12 @@ def _run_all(target: step_mod.Target, steps: Sequence[step_mod.Step],
         result = _run(target, step, functools.partial(step.run, target))
         assert result is not None
         results.append(result)
-        if result.outcome is cleaning.Outcome.FAILED:
+        if result.outcome is cleaning.StepOutcome.FAILED:
             break
     return tuple(results)
 
 
-def _run(target: step_mod.Target, step: step_mod.Step,
+def _run(target: steps_host.Target, step: steps_host.CleaningStep,
          work: Callable[[], cleaning.StepResult | None],
          ) -> cleaning.StepResult | None:
     """Return what a part of a step returned within the step's limit.
@@ -117,7 +125,7 @@ def _run(target: step_mod.Target, step: step_mod.Step,
         result, seconds=round(time.monotonic() - began, 3))
 
 
-def _within(target: step_mod.Target, step: step_mod.Step,
+def _within(target: steps_host.Target, step: steps_host.CleaningStep,
             work: Callable[[], cleaning.StepResult | None],
             ) -> cleaning.StepResult | None:
     """Return the result of work that is not waited for beyond a limit.
@@ -142,3 +150,89 @@ def _within(target: step_mod.Target, step: step_mod.Step,
         _late[target.device.stable_id] = thread
         raise TimeoutError
     return outcome[0]
+
+
+# -- Functions that are being cleaned while the host is scanned.
+#
+# A function does not answer while it is reset, and the privileged helper opens
+# it, as only strangers do otherwise. So a scan shows such functions as they
+# were before their cleaning began.
+
+
+class FunctionsInCleaning:
+    """Functions of a host that are being cleaned. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now: dict[str, pci.PCIFunction] = {}
+        # Those whose cleaning has ended since the last scan began.
+        self._lately: dict[str, pci.PCIFunction] = {}
+        self._shown: set[str] = set()
+
+    @contextlib.contextmanager
+    def cleaning(self, functions: Iterable[pci.PCIFunction],
+                 ) -> Iterator[None]:
+        """Note that functions are being cleaned during the block.
+
+        :param functions: as they are before
+        """
+        found = {function.id: function for function in functions}
+        with self._lock:
+            self._now |= found
+        try:
+            yield
+        finally:
+            with self._lock:
+                for stable_id in found:
+                    self._lately[stable_id] = self._now.pop(stable_id)
+
+    def ids(self) -> frozenset[str]:
+        """Return the stable ids of the functions."""
+        with self._lock:
+            return frozenset(self._now)
+
+    def begin_scan(self) -> None:
+        """Note that a scan begins, whose result is passed to ``shown``."""
+        with self._lock:
+            self._lately.clear()
+
+    def shown(self, scan: scanner.Scan) -> scanner.Scan:
+        """Return a scan with the functions as they were before."""
+        with self._lock:
+            before = self._lately | self._now
+            self._shown = set(before)
+        return _as_before(scan, before)
+
+    def scan_alone(self, read: Callable[[], scanner.Scan]) -> scanner.Scan:
+        """Return a scan of its own, beside those of ``shown``."""
+        with self._lock:
+            before = dict(self._now)
+        scan = read()
+        with self._lock:
+            before |= self._now
+        return _as_before(scan, before)
+
+    def shown_ids(self) -> frozenset[str]:
+        """Return the stable ids of those that the last scan shows so."""
+        with self._lock:
+            return frozenset(self._shown)
+
+    def is_outdated(self) -> bool:
+        """Return whether the last scan shows a function as it was.
+
+        It is scanned again once its cleaning has ended.
+        """
+        with self._lock:
+            return bool(self._shown - self._now.keys())
+
+
+def _as_before(scan: scanner.Scan, before: Mapping[str, pci.PCIFunction],
+               ) -> scanner.Scan:
+    """Return a scan with some functions as they were."""
+    if not before:
+        return scan
+    found = {function.address: function for function in scan.functions}
+    found |= {function.address: function for function in before.values()}
+    # The scan of a card alone does not see the host's NVSwitches.
+    return dataclasses.replace(scan, functions=tuple(gpu.observed_nvswitches(
+        found[address] for address in sorted(found))))

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of the operator that steps run, as the user of nova-compute."""
+"""Steps of a cleaning that run programs of the operator."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import shlex
 import signal
 import subprocess
 import threading
 import time
 import typing
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.domain import cleaning
+from gpgpu_plugin.host.cleaning import steps
 
 _OUTPUT = 2000
 
@@ -23,7 +26,7 @@ _PATIENCE = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ended:
+class EndedProgram:
     """A program that has ended.
 
     :ivar status: its exit status; None: it took too long, and was ended
@@ -37,7 +40,7 @@ class Ended:
     errors: str = ''
 
 
-def environment(target: step.Target) -> dict[str, str]:
+def environment(target: steps.Target) -> dict[str, str]:
     """Return the environment of a program: facts about the device alone."""
     gpu = target.functions[0]
     return {
@@ -50,8 +53,8 @@ def environment(target: step.Target) -> dict[str, str]:
         'GPGPU_ASSIGNMENT': target.device.assignment_uuid}
 
 
-def run(command: Sequence[str], target: step.Target, seconds: float, *,
-        option: str, join_errors: bool) -> Ended:
+def run(command: Sequence[str], target: steps.Target, seconds: float, *,
+        option: str, join_errors: bool) -> EndedProgram:
     """Run a program for a device, and wait until it has ended.
 
     :param command: the program and its arguments
@@ -76,7 +79,7 @@ def run(command: Sequence[str], target: step.Target, seconds: float, *,
         raise exception.HostNotReady(
             path=command[0], reason=f'it is {option}, and cannot be run: '
             f'{exc.strerror}') from None
-    return Ended(status=status, output=output, errors=''.join(errors))
+    return EndedProgram(status=status, output=output, errors=''.join(errors))
 
 
 class _Tail:
@@ -140,3 +143,201 @@ def _ended(group: int, seconds: float) -> bool:
         if time.monotonic() >= until:
             return False
         time.sleep(0.01)
+
+
+# -- Step ``knobs``: settings in the GPU's firmware are at their defaults.
+#
+# A program of the operator reads and resets them, for which the vendors have
+# tools of their own. etc/gpgpu/knobs/nvidia.py is one for NVIDIA's
+# gpu-admin-tools.
+
+
+KNOBS_SECONDS = 120.0
+"""Seconds for which the program may run, each time."""
+
+_OPTION = '[gpgpu_compute] knobs_command'
+
+REFUSED = 3
+"""Exit status of the program that says something about the GPU. Any other one
+but 0 is of sudo, Python or a tool that is not installed."""
+_QUERY, _RESET = 'query', 'reset'
+
+
+class KnobsStep(steps.CleaningStep):
+    """Step that resets knobs that differ from their defaults.
+
+    A knob takes effect at a reset of the GPU. So the step resets the card
+    after ``reset``, and reads all knobs again.
+    """
+
+    name = cleaning.KNOBS
+    # The program three times, and a reset between.
+    limit = 3 * KNOBS_SECONDS + 150.0
+    seconds: typing.ClassVar[float] = KNOBS_SECONDS
+
+    def begin(self, target: steps.Target) -> None:
+        # Before the GPU is reset for nothing.
+        _command(target)
+
+    def run(self, target: steps.Target) -> cleaning.StepResult:
+        gpu = target.functions[0]
+        expected = cleaning.default_knobs(gpu.vendor, gpu.device)
+        if gpu.pf is not None or expected is None:
+            return self.inapplicable(
+                'a VF has the settings of its GPU' if gpu.pf is not None else
+                f'the default settings of {gpu.vendor}:{gpu.device} are not '
+                f'known')
+        command = _command(target)
+        facts: steps.Facts = {'command': shlex.join(command)}
+        try:
+            return self._compared(target, command, expected, facts)
+        except exception.HostNotReady:
+            raise
+        except exception.HostError as exc:
+            return self.failed(str(exc), **facts)
+
+    def _compared(self, target: steps.Target, command: list[str],
+                  expected: Mapping[str, str],
+                  facts: steps.Facts) -> cleaning.StepResult:
+        """Compare the knobs, and reset them if they differ.
+
+        :param facts: gets the knobs before and after
+        """
+        found = self._query(target, command)
+        facts['before'] = cleaning.knobs_text(found)
+        before = cleaning.knob_differences(found, expected)
+        if not before:
+            return self.passed(
+                f'{_shown(expected)} of {target.address} are at their '
+                f'defaults', **facts)
+        self._run(target, command, _RESET)
+        _, changes = steps.checked(target, lambda: target.vfio.hot_reset(
+            target.address, target.addresses))
+        if changes:
+            return self.failed('; '.join(changes), **facts)
+        found = self._query(target, command)
+        facts['after'] = cleaning.knobs_text(found)
+        after = cleaning.knob_differences(found, expected)
+        if after:
+            return self.failed(
+                f'{target.address} is not at its defaults after they were '
+                f'set and the card was reset: {"; ".join(after)}', **facts)
+        return self.passed(
+            f'{_shown(expected)} of {target.address} are at their defaults '
+            f'again; before, {"; ".join(before)}', **facts)
+
+    def _query(self, target: steps.Target,
+               command: list[str]) -> dict[str, str]:
+        """Return all knobs that the program shows, by name.
+
+        :raises HostError: it shows none
+        """
+        output = self._run(target, command, _QUERY)
+        try:
+            return cleaning.parse_knobs(output)
+        except exception.Invalid as exc:
+            raise exception.HostError(
+                path=target.address,
+                reason=f'{command[0]} {_QUERY}: {exc}') from None
+
+    def _run(self, target: steps.Target, command: list[str],
+             action: str) -> str:
+        """Run the program, and return what it printed.
+
+        :raises HostError: it took too long, or refused the GPU
+        :raises HostNotReady: it could not do its work for another reason
+        """
+        ended = run(
+            [*command, action, target.address], target, self.seconds,
+            option=_OPTION, join_errors=False)
+        if ended.status == 0:
+            return ended.output
+        error = (exception.HostError if ended.status in (None, REFUSED)
+                 else exception.HostNotReady)
+        raise error(
+            path=target.address, reason=f'{command[0]} {action} ' + (
+                f'took longer than {self.seconds:g} s'
+                if ended.status is None else
+                f'ended with status {ended.status}: '
+                f'{ended.errors or ended.output}'))
+
+
+def _command(target: steps.Target) -> list[str]:
+    """Return the program and its first arguments.
+
+    :raises HostNotReady: none is configured, or it cannot be split
+    """
+    try:
+        command = shlex.split(target.access.knobs_command or '')
+    except ValueError as exc:
+        raise exception.HostNotReady(
+            path=_OPTION, reason=f'{target.access.knobs_command!r} cannot be '
+            f'split into words as a shell does: {exc}') from None
+    if not command:
+        raise exception.HostNotReady(
+            path=_OPTION,
+            reason='the cleaning policy of the variant names the step knobs, '
+                   'but no command is configured for nova-compute on this '
+                   'host; configure one, or change the policy')
+    return command
+
+
+def _shown(expected: Mapping[str, str]) -> str:
+    return ', '.join(expected)
+
+
+# -- Step ``program``: an operator's program cleans or checks the GPU.
+
+
+PROGRAM_SECONDS = 600.0
+"""Seconds for which the program may run."""
+
+_PROGRAM_OPTION = '[gpgpu_compute] cleaning_program'
+
+
+class ProgramStep(steps.CleaningStep):
+    """Step that passes if ``[gpgpu_compute] cleaning_program`` ends with 0.
+
+    It runs as the user of nova-compute, while the GPU is bound to its VFIO
+    driver. Its environment has facts about the GPU; the end of its output is
+    evidence.
+    """
+
+    name = cleaning.PROGRAM
+    limit = PROGRAM_SECONDS + 30
+    seconds: typing.ClassVar[float] = PROGRAM_SECONDS
+
+    def begin(self, target: steps.Target) -> None:
+        # Before the GPU is reset for nothing.
+        _program(target)
+
+    def run(self, target: steps.Target) -> cleaning.StepResult:
+        program = _program(target)
+        ended = run(
+            [program], target, self.seconds, option=_PROGRAM_OPTION,
+            join_errors=True)
+        facts = {'program': program, 'output': ended.output}
+        if ended.status is None:
+            return self.failed(
+                f'{program} took longer than {self.seconds:g} s, and was '
+                f'ended', **facts)
+        facts |= {'status': str(ended.status)}
+        if ended.status:
+            return self.failed(f'{program} ended with status {ended.status}: '
+                               f'{ended.output}', **facts)
+        return self.passed(f'{program} ended with status 0', **facts)
+
+
+def _program(target: steps.Target) -> str:
+    """Return the configured program.
+
+    :raises HostNotReady: none is configured
+    """
+    program: str | None = target.access.cleaning_program
+    if program is None:
+        raise exception.HostNotReady(
+            path=_PROGRAM_OPTION,
+            reason='the cleaning policy of the variant names the step '
+                   'program, but no program is configured for nova-compute '
+                   'on this host; configure one, or change the policy')
+    return program

@@ -20,15 +20,15 @@ import typing
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.host import guest
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host import base
+from gpgpu_plugin.host.cleaning import steps
 
 _MIB = 1024 ** 2
 _OUTPUT = 2000
-_LONGEST = 200
+_MAX_LENGTH = 200
 
 
-class ScrubGuestStep(step.Step):
+class ScrubGuestStep(steps.CleaningStep):
     """Step that passes if a guest has verified all memory of the GPU.
 
     :cvar closing: seconds within which nobody has the GPU open after the guest
@@ -40,17 +40,17 @@ class ScrubGuestStep(step.Step):
     limit = 60.0
     closing: typing.ClassVar[float] = 60.0
 
-    def limit_for(self, target: step.Target) -> float:
+    def limit_for(self, target: steps.Target) -> float:
         """Return the guest's time, and some to start and end it."""
         return (target.access.scrub_guest.seconds + 2 * self.limit
                 + self.closing)
 
-    def run(self, target: step.Target) -> cleaning.StepResult:
+    def run(self, target: steps.Target) -> cleaning.StepResult:
         if target.device.memory_mib is None:
-            return self.inapplicable(step.UNKNOWN_MEMORY)
+            return self.inapplicable(steps.UNKNOWN_MEMORY)
         total = target.device.memory_mib * _MIB
         image = _Image.of(target.access.scrub_guest)
-        facts: step.Facts = dict(image.hashes)
+        facts: steps.Facts = dict(image.hashes)
         nonce = secrets.token_hex(16)
         target.check()
         ended = image.guests.run(
@@ -67,7 +67,7 @@ class ScrubGuestStep(step.Step):
                   'program': report.program, 'detail': report.detail}
         return self._judged(target, report, total, facts)
 
-    def _await_closed(self, target: step.Target) -> None:
+    def _await_closed(self, target: steps.Target) -> None:
         """Wait until nobody has the card open.
 
         :raises HostError: somebody still has
@@ -81,8 +81,8 @@ class ScrubGuestStep(step.Step):
                     'after its scrub guest has ended')
             time.sleep(0.2)
 
-    def _without_report(self, target: step.Target, ended: guest.Ended,
-                        facts: step.Facts) -> cleaning.StepResult:
+    def _without_report(self, target: steps.Target, ended: base.EndedGuest,
+                        facts: steps.Facts) -> cleaning.StepResult:
         output = ended.output.strip()[-_OUTPUT:]
         seconds = target.access.scrub_guest.seconds
         why = ('the scrub guest ended without a report that has its nonce'
@@ -90,10 +90,10 @@ class ScrubGuestStep(step.Step):
                f'the scrub guest took longer than {seconds:g} s, and was '
                f'ended')
         return self.failed(f'{why}; its output ends with: '
-                           f'{output[-_LONGEST:]}', output=output, **facts)
+                           f'{output[-_MAX_LENGTH:]}', output=output, **facts)
 
-    def _judged(self, target: step.Target, report: Report, total: int,
-                facts: step.Facts) -> cleaning.StepResult:
+    def _judged(self, target: steps.Target, report: Report, total: int,
+                facts: steps.Facts) -> cleaning.StepResult:
         gpu = target.functions[0]
         memory, verified = report.memory_bytes, report.verified_bytes
         if (report.vendor, report.device) != (gpu.vendor, gpu.device):
@@ -155,7 +155,7 @@ class Report:
         """Return whether the types and numbers can be right."""
         texts = (self.vendor, self.device, self.program, self.detail)
         numbers = (self.seconds, self.verified_bytes, self.memory_bytes)
-        return (all(isinstance(text, str) and len(text) <= _LONGEST
+        return (all(isinstance(text, str) and len(text) <= _MAX_LENGTH
                     for text in texts)
                 # Not bool, which is an int.
                 and all(type(number) is int and number >= 0
@@ -173,10 +173,10 @@ class _Image:
     kernel: str
     initrd: str
     hashes: dict[str, str]
-    guests: guest.Guests
+    guests: base.Guests
 
     @classmethod
-    def of(cls, settings: guest.ScrubGuest) -> _Image:
+    def of(cls, settings: base.ScrubGuest) -> _Image:
         """Return the configured image.
 
         :raises HostNotReady: none is configured, it cannot be read, or this
@@ -214,9 +214,9 @@ def _hash(path: str) -> str:
         ) from None
 
 
-def _guest(target: step.Target, image: _Image, nonce: str) -> guest.Guest:
+def _guest(target: steps.Target, image: _Image, nonce: str) -> base.Guest:
     gpu = target.functions[0]
-    return guest.Guest(
+    return base.Guest(
         functions=tuple(function.address for function in target.functions),
         kernel=image.kernel, initrd=image.initrd,
         memory_mib=target.access.scrub_guest.memory_mib,

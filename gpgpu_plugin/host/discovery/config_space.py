@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of PCI configuration space and VPD without an attribute in sysfs.
+"""Ids and fields of PCI configuration space and VPD.
 
 Source: PCI Express Base Specification, capability structures; ids as in the
 kernel's include/uapi/linux/pci_regs.h.
@@ -7,8 +7,13 @@ kernel's include/uapi/linux/pci_regs.h.
 
 from __future__ import annotations
 
+import functools
+import re
 import struct
+import typing
 from collections.abc import Iterator
+
+from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 HEADER = 0x40
 # Without and with PCIe's extended capabilities.
@@ -151,3 +156,71 @@ def vpd_fields(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield (content[offset:offset + 2],
                content[offset + 3:offset + 3 + length])
         offset += 3 + length
+
+
+# -- Ids of a PCI function.
+#
+# ``modalias`` has all but the revision in one attribute, which the kernel
+# writes from what it keeps in memory (pci_uevent in drivers/pci/pci-driver.c
+# and modalias_show in drivers/pci/pci-sysfs.c, format of file2alias.c).
+# ``uevent`` has them too, but some kernels read it under the lock of the
+# device, which a driver holds while it waits for a guest to close the device.
+
+
+_MODALIAS = re.compile(
+    'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})'
+    'sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})'
+    'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})')
+
+
+class PCIIds(typing.NamedTuple):
+    """Ids in lower-case hexadecimal digits; None: unknown."""
+
+    vendor: str | None
+    device: str | None
+    subsystem_vendor: str | None
+    subsystem: str | None
+    revision: str | None
+    class_code: str | None
+
+
+def read_ids(folder: sysfs_mod.Folder, attempt: sysfs_mod.Attempt) -> PCIIds:
+    """Return the ids of a function.
+
+    :param folder: the function's
+    """
+    revision = attempt('revision', _read, folder, 'revision')
+    try:
+        found = _parsed(folder.read('modalias') or '', revision)
+    except OSError:
+        found = None
+    if found is not None:
+        return found
+    # A recording of a host does not have it.
+    vendor, device, subsystem_vendor, subsystem, class_code = (
+        attempt(name, _read, folder, name)
+        for name in ('vendor', 'device', 'subsystem_vendor',
+                     'subsystem_device', 'class'))
+    return PCIIds(vendor, device, subsystem_vendor, subsystem, revision,
+                  class_code)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(modalias: str, revision: str | None) -> PCIIds | None:
+    match = _MODALIAS.fullmatch(modalias)
+    if match is None:
+        return None
+    vendor, device, subsystem_vendor, subsystem, *code = (
+        part.lower() for part in match.groups())
+    return PCIIds(vendor, device, subsystem_vendor, subsystem, revision,
+                  ''.join(code))
+
+
+def _read(folder: sysfs_mod.Folder, name: str) -> str | None:
+    text = folder.read(name)
+    return None if text is None else _digits(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _digits(text: str) -> str:
+    return f'{int(text, 16):0{len(text.removeprefix("0x"))}x}'

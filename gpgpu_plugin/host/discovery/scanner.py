@@ -22,15 +22,10 @@ from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import gpu
 from gpgpu_plugin.domain import health as health_rules
-from gpgpu_plugin.domain import nvswitch
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import driver_capacity
-from gpgpu_plugin.host.discovery import attempt as attempt_mod
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host.discovery import config_space
-from gpgpu_plugin.host.discovery import numa
-from gpgpu_plugin.host.discovery import pci_ids
-from gpgpu_plugin.host.discovery import slot_labels as slot_labels_mod
+from gpgpu_plugin.host.discovery import machine
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
@@ -80,9 +75,9 @@ class Scan:
     """
 
     functions: tuple[pci.PCIFunction, ...]
-    vgpu_capabilities: Mapping[str, capability.VGPUCapability] = (
+    vgpu_capabilities: Mapping[str, vgpu.VGPUCapability] = (
         dataclasses.field(default_factory=dict))
-    driver_capacities: Mapping[str, driver_capacity.DriverCapacity] = (
+    driver_capacities: Mapping[str, vgpu.DriverCapacity] = (
         dataclasses.field(default_factory=dict))
     health: Mapping[str, health_rules.Condition] = dataclasses.field(
         default_factory=dict)
@@ -90,7 +85,7 @@ class Scan:
 
 
 def scan(sysfs: sysfs_mod.Sysfs,
-         slot_labels: slot_labels_mod.SlotLabels | None = None) -> Scan:
+         slot_labels: machine.SlotLabels | None = None) -> Scan:
     """Scan all functions.
 
     :param slot_labels: labels of slots that sysfs does not have; None: those
@@ -189,18 +184,18 @@ class _Scanner:
     """One scan; it caches what several functions share."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
-                 slot_labels: slot_labels_mod.SlotLabels | None = None,
+                 slot_labels: machine.SlotLabels | None = None,
                  ) -> None:
         self._sysfs = sysfs
         self._problems: list[str] = []
         self._vgpus: dict[str, vgpu_sysfs.ObservedVGPUs] = {}
-        self._topology = topology.Topology(
+        self._topology = topology.PCITopology(
             sysfs, self._problems, slot_labels)
-        self._numa_nodes = numa.NUMANodes(sysfs, self._problems)
+        self._numa_nodes = machine.NUMANodes(sysfs, self._problems)
 
     def scan(self) -> Scan:
         addresses = self._sysfs.addresses()
-        found = nvswitch.observed(gpu.relate(
+        found = gpu.observed_nvswitches(gpu.relate(
             self.function(address) for address in addresses))
         # Virtual parents are in no slot and in no IOMMU group.
         virtual = (self.virtual_parent(name) for name in sorted(
@@ -212,7 +207,7 @@ class _Scanner:
     def with_vgpus(self, functions: Sequence[pci.PCIFunction]) -> Scan:
         """Return some functions with the vGPUs that they have now."""
         for function in functions:
-            attempt = attempt_mod.Attempt(function.address, self._problems)
+            attempt = sysfs_mod.Attempt(function.address, self._problems)
             # Parents of mdevs that are no PCI functions are in one of them.
             for parents in (self._sysfs.devices,
                             f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}'):
@@ -240,7 +235,7 @@ class _Scanner:
 
         :returns: None: it is not there, or its path cannot be read
         """
-        attempt = attempt_mod.Attempt(name, self._problems)
+        attempt = sysfs_mod.Attempt(name, self._problems)
         folder = f'{self._sysfs.root}/{vgpu_sysfs.PARENTS}/{name}'
         stable_id = attempt('path', self._virtual_id, folder)
         if stable_id is None:
@@ -261,7 +256,7 @@ class _Scanner:
 
         :returns: None: its path cannot be read
         """
-        attempt = attempt_mod.Attempt(address, self._problems)
+        attempt = sysfs_mod.Attempt(address, self._problems)
         hops = attempt('path', self._topology.hops, address)
         if hops is None:
             return None
@@ -273,8 +268,8 @@ class _Scanner:
             return self._read(address, hops, folder, attempt)
 
     def _read(self, address: str, hops: list[str], folder: sysfs_mod.Folder,
-              attempt: attempt_mod.Attempt) -> pci.PCIFunction | None:
-        ids = pci_ids.read(folder, attempt)
+              attempt: sysfs_mod.Attempt) -> pci.PCIFunction | None:
+        ids = config_space.read_ids(folder, attempt)
         is_gpu = pci.can_be_gpu(ids.class_code)
         names = set(folder.names()) if is_gpu else _LINKS
         pf_id, vf_index, pf_hops = None, None, None
@@ -325,7 +320,7 @@ class _Scanner:
     # of the PF.
     def _gpu(self, folder: sysfs_mod.Folder, names: Collection[str],
              address: str, stable_id: str, hops: list[str],
-             driver: str | None, attempt: attempt_mod.Attempt) -> _GPUFields:
+             driver: str | None, attempt: sysfs_mod.Attempt) -> _GPUFields:
         config = attempt('config', folder.read_bytes, 'config') or b''
         fields: _GPUFields = {
             'switch_path': self._topology.switch_path(hops, attempt),
@@ -351,7 +346,7 @@ class _Scanner:
         return fields
 
     def _read_vgpus(self, stable_id: str, folder: str,
-                    names: Collection[str], attempt: attempt_mod.Attempt,
+                    names: Collection[str], attempt: sysfs_mod.Attempt,
                     ) -> vgpu_sysfs.ObservedVGPUs | None:
         """Return the vGPUs of a function, and keep them for the scan."""
         found = attempt(pci.VGPU_TYPES, vgpu_sysfs.read_vgpus,
@@ -368,7 +363,7 @@ def _number(folder: sysfs_mod.Folder, name: str) -> int | None:
 
 
 def _is_enabled(folder: sysfs_mod.Folder,
-                attempt: attempt_mod.Attempt) -> bool:
+                attempt: sysfs_mod.Attempt) -> bool:
     """Return whether a driver has enabled the device.
 
     vfio-pci and its variants enable a device only while a process has it open
@@ -383,7 +378,7 @@ def _user(*, boot_vga: bool, vgpus: vgpu_sysfs.ObservedVGPUs | None,
     if boot_vga:
         return device_rules.DeviceUser.BOOT_VGA
     if (vgpus is not None and vgpus.capability.existing_vgpus
-            and vgpus.capability.mechanism == capability.VGPUMechanism.MDEV):
+            and vgpus.capability.mechanism == vgpu.VGPUMechanism.MDEV):
         return device_rules.DeviceUser.MDEV
     if numvfs:
         return device_rules.DeviceUser.VF

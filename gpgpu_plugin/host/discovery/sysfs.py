@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+import typing
+from collections.abc import Callable
 from collections.abc import Iterable
 
 from gpgpu_plugin import exception
@@ -24,7 +26,7 @@ def count_vfs(names: Iterable[str]) -> int:
     """Return the number of VFs of a function.
 
     ``sriov_numvfs`` has it too, but some kernels read that under the lock of
-    the device, as ``uevent`` (see host.discovery.pci_ids).
+    the device, as ``uevent`` (see host.discovery.config_space).
 
     :param names: names in the function's folder
     """
@@ -158,3 +160,35 @@ class Sysfs(_Files):
                 path=self.devices,
                 reason=f'cannot be listed ({exc.strerror}); is this the '
                        'root of a sysfs?') from None
+
+
+# -- Attempts to read attributes, of which some may be unreadable.
+
+
+T = typing.TypeVar('T')
+_Arguments = typing.ParamSpec('_Arguments')
+
+
+class Attempt:
+    """Reader of one function's attributes that records which are unreadable.
+
+    :ivar unreadable: names of attributes that cannot be read
+    """
+
+    def __init__(self, address: str, problems: list[str]) -> None:
+        self.unreadable: list[str] = []
+        self._address = address
+        self._problems = problems
+
+    def __call__(self, name: str, read: Callable[_Arguments, T | None],
+                 *args: _Arguments.args, **kwargs: _Arguments.kwargs,
+                 ) -> T | None:
+        """Return the value read; None: it does not exist or cannot be read."""
+        try:
+            return read(*args, **kwargs)
+        except (OSError, ValueError) as exc:
+            self.unreadable.append(name)
+            self._problems.append(
+                f'{self._address}: {name} cannot be read '
+                f'({getattr(exc, "strerror", None) or exc}): unknown')
+            return None

@@ -8,9 +8,8 @@ from collections.abc import Collection
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import attempt as attempt_mod
 from gpgpu_plugin.host.discovery import config_space
-from gpgpu_plugin.host.discovery import slot_labels as slot_labels_mod
+from gpgpu_plugin.host.discovery import machine
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
@@ -19,7 +18,7 @@ FIRMWARE_NAME = 'firmware_node/path'
 _ACPI_PATH = re.compile(rf'\\({pci.ACPI_NAME})')
 
 
-class Topology:
+class PCITopology:
     """The topology of one scan; it caches what several functions share.
 
     :param problems: gets sentences about slots that cannot be read
@@ -28,7 +27,7 @@ class Topology:
     """
 
     def __init__(self, sysfs: sysfs_mod.Sysfs, problems: list[str],
-                 slot_labels: slot_labels_mod.SlotLabels | None = None,
+                 slot_labels: machine.SlotLabels | None = None,
                  ) -> None:
         self._sysfs = sysfs
         self._slot_labels = slot_labels
@@ -96,7 +95,7 @@ class Topology:
         return self._vf_index[pf].get(address)
 
     def switch_path(self, hops: list[str],
-                    attempt: attempt_mod.Attempt) -> tuple[str, ...]:
+                    attempt: sysfs_mod.Attempt) -> tuple[str, ...]:
         """Return the stable ids of upstream ports of switches on a path."""
         if hops[-1] not in self._switch_paths:
             # Root bus, root port, upstream, downstream, ..., function.
@@ -107,7 +106,7 @@ class Topology:
         return self._switch_paths[hops[-1]]
 
     def _is_upstream_port(self, address: str, depth: int,
-                          attempt: attempt_mod.Attempt) -> bool:
+                          attempt: sysfs_mod.Attempt) -> bool:
         if address not in self._upstream:
             config = attempt(
                 f'config of bridge {address}',
@@ -139,7 +138,7 @@ class Topology:
         return slots
 
     def slot(self, folder: sysfs_mod.Folder, hops: list[str],
-             names: Collection[str], attempt: attempt_mod.Attempt,
+             names: Collection[str], attempt: sysfs_mod.Attempt,
              ) -> str | None:
         """Return the firmware's label of the device, else the nearest slot.
 

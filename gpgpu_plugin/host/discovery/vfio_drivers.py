@@ -18,7 +18,7 @@ import typing
 
 from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import pci_ids
+from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 ALIASES = 'lib/modules/modules.alias'
@@ -59,7 +59,7 @@ class VFIODriver:
 
 
 def module_for(sysfs: sysfs_mod.Sysfs,
-               function: pci.PCIFunction | pci_ids.Ids) -> str:
+               function: pci.PCIFunction | config_space.PCIIds) -> str:
     """Return the module with the VFIO driver for a function.
 
     :raises OSError: modules.alias cannot be read
@@ -68,7 +68,7 @@ def module_for(sysfs: sysfs_mod.Sysfs,
     return needed_module(function) if module == vfio.PLAIN else module
 
 
-def needed_module(function: pci.PCIFunction | pci_ids.Ids) -> str:
+def needed_module(function: pci.PCIFunction | config_space.PCIIds) -> str:
     """Return the module without which a function does not work in a guest."""
     return _NEEDED.get((function.vendor or '', function.device or ''),
                        vfio.PLAIN)
@@ -91,8 +91,8 @@ def loaded(sysfs: sysfs_mod.Sysfs, module: str) -> str | None:
     return None
 
 
-def refusal(sysfs: sysfs_mod.Sysfs, function: pci.PCIFunction | pci_ids.Ids,
-            ) -> str | None:
+def refusal(sysfs: sysfs_mod.Sysfs,
+            function: pci.PCIFunction | config_space.PCIIds, ) -> str | None:
     """Return why this kernel has no VFIO driver for a function, if so.
 
     Only devices that are known not to work with vfio-pci are refused.
@@ -155,7 +155,7 @@ def _kernel(sysfs: sysfs_mod.Sysfs) -> str:
 
 
 def _aliased(sysfs: sysfs_mod.Sysfs,
-             function: pci.PCIFunction | pci_ids.Ids) -> str:
+             function: pci.PCIFunction | config_space.PCIIds) -> str:
     """Return the module that modules.alias names for a function.
 
     :raises OSError: the file cannot be read
@@ -182,7 +182,7 @@ def _parsed(path: str, version: Version) -> list[tuple[str, str]]:
     return vfio.aliases(path)
 
 
-def _modalias(function: pci.PCIFunction | pci_ids.Ids) -> str:
+def _modalias(function: pci.PCIFunction | config_space.PCIIds) -> str:
     """Return a function's modalias with ``vfio_pci:`` instead of ``pci:``.
 
     It is made of the ids, since recordings lack the attribute of sysfs

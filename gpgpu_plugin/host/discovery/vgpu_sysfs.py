@@ -16,9 +16,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability as capability_mod
-from gpgpu_plugin.domain.vgpu import driver_capacity as driver_capacity_mod
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 
 PARENTS = 'class/mdev_bus'
@@ -40,8 +38,8 @@ class ObservedVGPUs:
     :ivar driver_capacity: None: the driver does not report its capacity
     """
 
-    capability: capability_mod.VGPUCapability
-    driver_capacity: driver_capacity_mod.DriverCapacity | None = None
+    capability: vgpu.VGPUCapability
+    driver_capacity: vgpu.DriverCapacity | None = None
 
 
 def read_vgpus(sysfs: sysfs_mod.Sysfs, folder: str,
@@ -60,14 +58,14 @@ def read_vgpus(sysfs: sysfs_mod.Sysfs, folder: str,
         return None
     if current != NO_TYPE:
         # The driver lists what this VF could be instead; that is no report.
-        return ObservedVGPUs(capability=capability_mod.VGPUCapability(
-            mechanism=capability_mod.VGPUMechanism.VF, types=None,
+        return ObservedVGPUs(capability=vgpu.VGPUCapability(
+            mechanism=vgpu.VGPUMechanism.VF, types=None,
             existing_vgpus=(current,)))
     types = creatable_vgpu_types(sysfs, folder)
     return ObservedVGPUs(
-        capability=capability_mod.VGPUCapability(
-            mechanism=capability_mod.VGPUMechanism.VF, types=types),
-        driver_capacity=driver_capacity_mod.DriverCapacity(
+        capability=vgpu.VGPUCapability(
+            mechanism=vgpu.VGPUMechanism.VF, types=types),
+        driver_capacity=vgpu.DriverCapacity(
             available={listed.name: None for listed in types}))
 
 
@@ -76,18 +74,18 @@ def _read_mdevs(sysfs: sysfs_mod.Sysfs, folder: str,
     mdevs = tuple(sorted(filter(_UUID.fullmatch, names)))
     found = mdev_types(sysfs, folder, empty=not mdevs)
     return ObservedVGPUs(
-        capability=capability_mod.VGPUCapability(
-            mechanism=capability_mod.VGPUMechanism.MDEV,
+        capability=vgpu.VGPUCapability(
+            mechanism=vgpu.VGPUMechanism.MDEV,
             types=tuple(listed for listed, _ in found),
             existing_vgpus=mdevs),
-        driver_capacity=driver_capacity_mod.DriverCapacity(
+        driver_capacity=vgpu.DriverCapacity(
             existing=mdevs, available={
                 listed.name: available for listed, available in found}))
 
 
 def read_driver_capacity(
     sysfs: sysfs_mod.Sysfs, address: str, stable_id: str
-) -> tuple[str, driver_capacity_mod.DriverCapacity | None]:
+) -> tuple[str, vgpu.DriverCapacity | None]:
     """Return the driver's report on what it can create on a GPU now.
 
     :param address: of the GPU or of a VF of it
@@ -114,7 +112,7 @@ def _read(sysfs: sysfs_mod.Sysfs, folder: str) -> ObservedVGPUs | None:
 
 
 def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
-                     ) -> driver_capacity_mod.DriverCapacity | None:
+                     ) -> vgpu.DriverCapacity | None:
     """Return the driver's report from all VFs of a GPU.
 
     A free VF lists the types that it can be given, but not for how many VFs
@@ -130,7 +128,7 @@ def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
                and stable_id not in used]
     if not reports:
         return None
-    return driver_capacity_mod.DriverCapacity(
+    return vgpu.DriverCapacity(
         existing=tuple(sorted(used)),
         available={name: None for report in reports
                    for name, count in sorted(report.available.items())
@@ -138,7 +136,7 @@ def _capacity_of_vfs(vfs: Mapping[str, ObservedVGPUs | None],
 
 
 def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
-               ) -> tuple[tuple[vgpu_type.VGPUType, int | None], ...]:
+               ) -> tuple[tuple[vgpu.VGPUType, int | None], ...]:
     """Return the types below ``mdev_supported_types``, sorted by name.
 
     :param empty: whether the function has no mdev: only then the number of
@@ -154,7 +152,7 @@ def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
             continue
         text = sysfs.read(f'{path}/{AVAILABLE}')
         available = int(text) if text else None
-        found.append((vgpu_type.from_mdev(
+        found.append((vgpu.type_from_mdev(
             type_id, sysfs.read(f'{path}/name'),
             sysfs.read(f'{path}/description'),
             available if empty else None), available))
@@ -162,12 +160,12 @@ def mdev_types(sysfs: sysfs_mod.Sysfs, folder: str, *, empty: bool,
 
 
 def creatable_vgpu_types(sysfs: sysfs_mod.Sysfs, folder: str,
-                         ) -> tuple[vgpu_type.VGPUType, ...]:
+                         ) -> tuple[vgpu.VGPUType, ...]:
     """Return the types that a VF can be given now, sorted by name.
 
     :raises OSError: they cannot be read
     """
-    return vgpu_type.from_creatable_vgpu_types(
+    return vgpu.types_from_sysfs(
         sysfs.read(f'{folder}/{CREATABLE_VGPU_TYPES}') or '')
 
 
@@ -205,8 +203,8 @@ def _of_pf(found: ObservedVGPUs | None,
            vfs: Mapping[str, ObservedVGPUs | None]) -> ObservedVGPUs:
     """Return the vGPUs of a PF from those of its VFs."""
     return ObservedVGPUs(
-        capability=capability_mod.VGPUCapability(
-            mechanism=capability_mod.VGPUMechanism.VF,
+        capability=vgpu.VGPUCapability(
+            mechanism=vgpu.VGPUMechanism.VF,
             types=_types_of(list(vfs.values())),
             existing_vgpus=(found.capability.existing_vgpus
                             if found is not None else ())),
@@ -214,10 +212,10 @@ def _of_pf(found: ObservedVGPUs | None,
 
 
 def _types_of(vfs: Collection[ObservedVGPUs | None],
-              ) -> tuple[vgpu_type.VGPUType, ...] | None:
+              ) -> tuple[vgpu.VGPUType, ...] | None:
     known = [vf.capability for vf in vfs if vf is not None]
     if not known:
-        return (vgpu_type.of_plain_vfs(len(vfs)),)
+        return (vgpu.type_of_plain_vfs(len(vfs)),)
     # mdev parents list all types at all times; while they have mdevs only
     # how many fit is not listed. VFs with a type list nothing.
     occupied = [vf for vf in known if vf.existing_vgpus]

@@ -12,12 +12,11 @@ from oslo_config import cfg
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain import machine as machine_rules
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.host import base
-from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import health
 from gpgpu_plugin.host import local
-from gpgpu_plugin.host.discovery import identity as identity_mod
+from gpgpu_plugin.host.discovery import machine as machine_host
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.fake import kernel as fake_kernel
@@ -50,13 +49,14 @@ class FakeHost(local.LocalHost):
                 sysfs, f'{root}/etc/health/errors.json',
                 withhold_degraded=withhold_degraded), numvfs)
 
-    def identity(self, scan: scanner.Scan) -> machine_rules.MachineIdentity:
+    def identity(self, scan: scanner.Scan) -> host_rules.MachineIdentity:
         """Return the identity of the fake machine.
 
         Its folder names it: another folder is another machine.
         """
         return dataclasses.replace(
-            identity_mod.read(scan.functions, str(self.access.sysfs.root)),
+            machine_host.read_identity(scan.functions,
+                                       str(self.access.sysfs.root)),
             machine_id=str(self.access.sysfs.root))
 
     @classmethod
@@ -84,7 +84,7 @@ class FakeHost(local.LocalHost):
 
     @classmethod
     def for_host(cls, conf: cfg.ConfigOpts, host: str,
-                 guests: guest.Guests | None = None) -> FakeHost:
+                 guests: base.Guests | None = None) -> FakeHost:
         # No guest can have a fake GPU, so the step scrub-guest waits.
         options, option = conf.gpgpu_fake, '[gpgpu_fake] machine'
         if host in options.machines:

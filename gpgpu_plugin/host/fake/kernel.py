@@ -10,16 +10,20 @@ of gpgpu_plugin.host.fake.vgpu_driver.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import pathlib
 import shutil
 import threading
+from collections.abc import Callable
+from collections.abc import Sequence
 
+from gpgpu_plugin import exception
+from gpgpu_plugin import nvidia
 from gpgpu_plugin import vfio
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vfio_drivers
-from gpgpu_plugin.host.fake import resets
-from gpgpu_plugin.host.fake import vfio_operations
+from gpgpu_plugin.host.discovery import watch
 from gpgpu_plugin.host.fake import vgpu_driver
 
 # Drivers that are not called as their module (KBUILD_MODNAME).
@@ -75,7 +79,7 @@ class FakeKernel:
         self.late: set[str] = set()
         self._waiting: list[tuple[str, str]] = []
         self.written: list[str] = []
-        self.vfio = vfio_operations.FakeVFIO(root, self._note)
+        self.vfio = FakeVFIO(root, self._note)
         # Drivers by the ids of devices that they were bound to.
         self._native: dict[str, str] = {}
 
@@ -223,7 +227,7 @@ class FakeKernel:
     def _reset(self, device: pathlib.Path, value: str) -> None:
         if value != '1':
             raise _error(errno.EINVAL, str(device))
-        if not resets.works(device.resolve()):
+        if not reset_works(device.resolve()):
             raise _error(errno.ENOTTY, str(device))
         self.vfio.reset(device.resolve().name)
 
@@ -361,3 +365,204 @@ class FakeKernel:
         (folder / 'iommu_group').symlink_to(
             os.path.relpath(members.parent, folder))
         return folder
+
+
+# -- Files in which a fake kernel shows the health of a function.
+#
+# The counts of single errors, of which the plugin reads the total only, are
+# all in one line.
+
+
+_LINES = {
+    watch.FATAL: ('Data Link Protocol', 'TOTAL_ERR_FATAL'),
+    watch.NONFATAL: ('Completion Timeout', 'TOTAL_ERR_NONFATAL'),
+    watch.CORRECTABLE: ('Receiver Error', 'TOTAL_ERR_COR')}
+
+
+def write_link(folder: pathlib.Path, width: int = 16,
+               maximum: int = 16) -> None:
+    """Write the width of the link above a function, or below a port."""
+    (folder / watch.WIDTH).write_text(f'{width}\n')
+    (folder / watch.MAX_WIDTH).write_text(f'{maximum}\n')
+
+
+def write_errors(folder: pathlib.Path, *, fatal: int = 0, nonfatal: int = 0,
+                 correctable: int = 0) -> None:
+    """Write how many errors Advanced Error Reporting has counted."""
+    for name, count in ((watch.FATAL, fatal),
+                        (watch.NONFATAL, nonfatal),
+                        (watch.CORRECTABLE, correctable)):
+        error, total = _LINES[name]
+        (folder / name).write_text(
+            f'Undefined 0\n{error} {count}\n{total} {count}\n')
+
+
+# -- Resets of the functions of a fake machine: which work, and which kill.
+#
+# As __pci_reset_function_locked does (Linux, drivers/pci/pci.c), the kernel
+# tries the methods of ``reset_method`` in order. That list is made when the
+# function is found, so it may name a method that the kernel refuses later.
+
+
+# No attribute of sysfs begins with a dot; a recording cannot have one.
+_KILLED = '.dies_on_reset'
+_BUS = 'bus'
+
+
+def kill_by_reset(folder: pathlib.Path) -> None:
+    """Make a function one that does not answer after its next reset."""
+    (folder / _KILLED).touch()
+
+
+def reset_works(folder: pathlib.Path) -> bool:
+    """Return whether the kernel has a method that resets the function alone.
+
+    :param folder: the function's own folder, not a link to it
+    """
+    file = folder / 'reset_method'
+    methods = file.read_text().split() if file.exists() else []
+    return any(method != _BUS or _is_alone(folder) for method in methods)
+
+
+def _is_alone(folder: pathlib.Path) -> bool:
+    """Return whether no other function is on the bus of a function.
+
+    A reset of the bus would reset it, too (pci_parent_bus_reset).
+    """
+    bus = folder.name.rpartition(':')[0]
+    return not any(name.startswith(f'{bus}:') and name != folder.name
+                   for name in os.listdir(folder.parent))
+
+
+def apply_reset(folder: pathlib.Path) -> None:
+    """Reset a function: it may not answer until its host is booted again."""
+    if (folder / _KILLED).exists():
+        config = folder / 'config'
+        config.write_bytes(b'\xff' * config.stat().st_size)
+
+
+# -- VFIO of a fake machine, with the memory of its GPUs.
+#
+# A reset clears the memory, unless a test says that it does not.
+
+
+MEMORY = 2 * 1024 ** 2
+_PLACES = 16
+
+
+class FakeVFIO:
+    """Implementation of gpgpu_plugin.host.vfio.operations.VFIO.
+
+    :param root: root of the fake sysfs
+    :param note: notes a write, as the kernel does, and may raise OSError
+    :ivar outlasting: addresses of GPUs whose memory a reset does not clear
+    :ivar sizes: bytes of memory by address; MEMORY for others
+    :ivar stuck: addresses of GPUs that do not keep what is written
+    :ivar uncleared: addresses of GPUs that never report that they have
+        cleared their memory
+    :ivar roms: option ROMs by address; the others have none
+    """
+
+    def __init__(self, root: str, note: Callable[[str], None]) -> None:
+        self._devices = pathlib.Path(root, 'bus/pci/devices')
+        self._note = note
+        self.outlasting: set[str] = set()
+        self.stuck: set[str] = set()
+        self.uncleared: set[str] = set()
+        self.sizes: dict[str, int] = {}
+        self.roms: dict[str, bytes] = {}
+        self._content: dict[str, bytearray] = {}
+
+    def content(self, address: str) -> bytearray:
+        """Return all bytes of the memory, which a guest may change."""
+        return self._content.setdefault(
+            address, bytearray(self.memory(address)))
+
+    def reset(self, address: str) -> None:
+        """Reset a function: its memory is cleared, and it may die."""
+        if address not in self.outlasting:
+            self._content.pop(address, None)
+        apply_reset((self._devices / address).resolve())
+
+    def hot_reset(self, address: str, functions: Sequence[str]) -> None:
+        try:
+            self._note(f'bus/pci/devices/{address}/reset')
+        except OSError as exc:
+            raise exception.HostError(
+                path=address,
+                reason=f'it cannot be reset: {exc.strerror}') from None
+        foreign = set(self._on_bus(address)).difference(functions)
+        if foreign:
+            raise exception.HostError(
+                path=address, reason=f'it cannot be reset: its hot reset '
+                f'would also reset {", ".join(sorted(foreign))}, which the '
+                f'caller does not name')
+        for name in functions:
+            self.reset(name)
+
+    def reset_and_wait(self, address: str, functions: Sequence[str],
+                       ) -> nvidia.ClearReading:
+        vendor, model = (
+            (self._devices / address / name).read_text().strip()[2:]
+            for name in ('vendor', 'device'))
+        architecture = nvidia.architecture(vendor, model)
+        if architecture is None:
+            raise exception.HostError(
+                path=address, reason='nobody can wait until it has cleared '
+                f'its memory: no register of {vendor}:{model} is known')
+        self.hot_reset(address, functions)
+        return nvidia.ClearReading(
+            before=1, first=0, boot=nvidia.REGISTERS[architecture].booted,
+            clear=0 if address in self.uncleared else nvidia.CLEARED,
+            milliseconds=20)
+
+    def _on_bus(self, address: str) -> list[str]:
+        """Return the functions on the bus of a function."""
+        parent = (self._devices / address).resolve().parent.name
+        if not (self._devices / parent).exists():
+            # The bus of a host bridge.
+            raise exception.HostError(
+                path=address, reason='it cannot be reset: '
+                + os.strerror(errno.ENODEV))
+        bus = address.rpartition(':')[0]
+        return [name for name in os.listdir(self._devices)
+                if name.startswith(f'{bus}:')]
+
+    def firmware(self, address: str) -> dict[str, str]:
+        rom = self.roms.get(address)
+        return {'option ROM': hashlib.sha256(rom).hexdigest() if rom else '',
+                'VPD': ''}
+
+    def memory(self, address: str) -> int:
+        return self.sizes.get(address, MEMORY)
+
+    def write_marks(self, address: str, seed: str) -> tuple[int, int]:
+        marks = self._marks(address, seed)
+        for place, mark in marks.items():
+            self._write(address, place, mark)
+        return len(marks), self.find_marks(address, seed)
+
+    def find_marks(self, address: str, seed: str) -> int:
+        content = self.content(address)
+        return sum(content[place:place + len(mark)] == mark for place, mark
+                   in self._marks(address, seed).items())
+
+    def try_marks(self, address: str, seed: str) -> tuple[int, int]:
+        result = self.write_marks(address, seed)
+        for place, mark in self._marks(address, seed).items():
+            self._write(address, place, bytes(len(mark)))
+        return result
+
+    def scrub(self, address: str, length: int) -> int:
+        self._write(address, 0, bytes(length))
+        return self.content(address)[:length].count(0)
+
+    def _write(self, address: str, offset: int, data: bytes) -> None:
+        if address not in self.stuck:
+            self.content(address)[offset:offset + len(data)] = data
+
+    def _marks(self, address: str, seed: str) -> dict[int, bytes]:
+        distance = self.memory(address) // _PLACES
+        return {place: hashlib.sha512(f'{seed} {place}'.encode()).digest()
+                for place in range(0, distance * _PLACES, distance)
+                } if distance else {}

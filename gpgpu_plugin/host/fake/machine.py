@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fake machines: descriptions from which /sys trees are built on disk.
+"""Fake machines: descriptions from which /sys trees are built.
 
 A tree has what the kernel shows of PCI: a folder for every function below
 ``devices``, links from ``bus/pci/devices``, drivers, slots and IOMMU groups,
@@ -33,13 +33,9 @@ from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
-from gpgpu_plugin.host.fake import health_files
 from gpgpu_plugin.host.fake import kernel as fake_kernel
-from gpgpu_plugin.host.fake import machine_file
-from gpgpu_plugin.host.fake import resets
 from gpgpu_plugin.host.fake import tree as tree_mod
 from gpgpu_plugin.host.fake import vgpu_driver
-from gpgpu_plugin.host.fake import vgpu_rule
 
 _MACHINES = importlib.resources.files('gpgpu_plugin.host.fake') / 'machines'
 
@@ -77,7 +73,7 @@ class Machine:
     roots: tuple[Node, ...] = ()
     tree: tree_mod.Tree | None = None
     aliases: tuple[str, ...] = ()
-    vgpu: Mapping[str, vgpu_rule.VGPURule] = dataclasses.field(
+    vgpu: Mapping[str, vgpu_driver.VGPURule] = dataclasses.field(
         default_factory=dict)
 
 
@@ -106,7 +102,7 @@ def load(name: str) -> Machine:
     if name in names():
         return _packaged(name)
     try:
-        text = machine_file.read(name)
+        text = read_machine(name)
     except FileNotFoundError:
         raise exception.NotFound(
             kind='machine',
@@ -128,7 +124,7 @@ def _packaged(name: str) -> Machine:
 
 def _parse(name: str, text: str) -> Machine:
     try:
-        data = machine_file.parse(text)
+        data = parse_machine(text)
     except ValueError as exc:
         raise _invalid(name, str(exc)) from None
     if not isinstance(data, dict):
@@ -146,7 +142,7 @@ def _parse(name: str, text: str) -> Machine:
         reference=data['reference'], facts=data.get('facts', {}),
         roots=tuple(data.get('roots', ())), tree=data.get('tree'),
         aliases=tuple(data.get('aliases', ())),
-        vgpu={device: vgpu_rule.check(device, rule)
+        vgpu={device: vgpu_driver.check_rule(device, rule)
               for device, rule in vgpu.items()})
 
 
@@ -305,15 +301,15 @@ class _Builder:
             '0x0000000000000000 0x0000000000000000 0x0000000000000000\n' * 7)
         code = node.get('class')
         if pci.can_be_gpu(code) or pci.is_bridge(code):
-            health_files.write_link(folder)
+            fake_kernel.write_link(folder)
         if pci.can_be_gpu(code):
-            health_files.write_errors(folder)
+            fake_kernel.write_errors(folder)
         for name, text in node.get('attributes', {}).items():
             # Some are in folders: sriov_admin/vf1/profile/vram_quota.
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             self._write(folder / name, str(text), name in broken)
         if node.get('dies_on_reset'):
-            resets.kill_by_reset(folder)
+            fake_kernel.kill_by_reset(folder)
         (folder / 'config').write_bytes(
             b'\xff' * 256 if node.get('dead') else config(node))
         if 'vgpu' in node:
@@ -393,3 +389,67 @@ def synthetic(pfs: int = 8, vfs: int = 32) -> Machine:
                      'numa': index % 2,
                      'children': [{**port, 'children': [gpu]}]}
                     for index in range(pfs)))
+
+
+# -- Files with descriptions of machines, in YAML.
+#
+# An operator's file may come from a stranger. YAML's aliases can expand a few
+# hundred bytes to more data than there is memory, and deep nesting exhausts
+# the parser's stack. ``dump`` writes neither, so neither is accepted. The
+# package's own files are written by hand, with aliases.
+
+
+# A recording of 256 VFs has 0.5 MB: it takes 0.3 s with the C loader, which
+# not every PyYAML has, and 3 s without.
+_Loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+_MAX_SIZE = 16 * 1024 * 1024
+_MAX_LEVELS = 16
+
+
+def read_machine(path: str) -> str:
+    """Return the text of an operator's file.
+
+    :raises OSError: it cannot be read
+    :raises ValueError: it is not YAML, too large, or would be once parsed; the
+        message says which
+    """
+    with open(path, 'rb') as file:
+        data = file.read(_MAX_SIZE + 1)
+    if len(data) > _MAX_SIZE:
+        raise ValueError(f'it has more than {_MAX_SIZE >> 20} MiB')
+    text = data.decode()
+    try:
+        _check(text)
+    except yaml.YAMLError as exc:
+        raise ValueError(_explain(exc)) from None
+    return text
+
+
+def parse_machine(text: str) -> object:
+    """Return the data of a text.
+
+    :raises ValueError: it is not YAML; the message says why
+    """
+    try:
+        return yaml.load(text, _Loader)
+    # ValueError: a value looks like a date and is none.
+    except (yaml.YAMLError, ValueError) as exc:
+        raise ValueError(_explain(exc)) from None
+
+
+def _check(text: str) -> None:
+    levels = 0
+    # Events are parsed one by one, before any data is built from them.
+    for event in yaml.parse(text, _Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f'line {line} has an alias ("*")')
+        levels += isinstance(event, yaml.CollectionStartEvent)
+        levels -= isinstance(event, yaml.CollectionEndEvent)
+        if levels > _MAX_LEVELS:
+            raise ValueError(f'line {line} has too many levels')
+
+
+def _explain(exc: Exception) -> str:
+    text = ' '.join(str(exc).split())
+    return f'it is not YAML: {text:.200}'

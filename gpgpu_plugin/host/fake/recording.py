@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings: the part of a host's /sys that the plugin reads, as a tree.
+"""Recordings: the part of a host's /sys that the plugin reads.
 
 The kernel's aliases of VFIO drivers are added, which are in modules.alias.
 
@@ -19,11 +19,10 @@ from collections.abc import Mapping
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
-from gpgpu_plugin.host.discovery import numa
+from gpgpu_plugin.host.discovery import machine
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import topology
 from gpgpu_plugin.host.discovery import vfio_drivers
-from gpgpu_plugin.host.fake import anonymize
 from gpgpu_plugin.host.fake import tree as tree_mod
 
 
@@ -90,8 +89,8 @@ FOLDERS: Mapping[str, Listing] = {
     'bus/pci/slots': {'*': {'address': How.TEXT}},
     'bus/mdev/devices': {_UUID: How.LINK},
     _PARENTS: {'*': How.LINK},
-    numa.FOLDER: {'has_cpu': How.TEXT, 'online': How.TEXT,
-                  'node*': {'distance': How.TEXT}},
+    machine.NODE_FOLDER: {'has_cpu': How.TEXT, 'online': How.TEXT,
+                          'node*': {'distance': How.TEXT}},
     'kernel/iommu_groups': {'*': {'devices': {'*': How.LINK}}}}
 
 
@@ -100,13 +99,13 @@ def record(sysfs: sysfs_mod.Sysfs, *,
     """Record a host as it is now.
 
     :param with_serials: keep serial numbers of devices, instead of replacing
-        them (gpgpu_plugin.host.fake.anonymize)
+        them (AnonymousSerialNumbers)
     :raises HostError: the root has no PCI bus
     """
     # Called for the error; the addresses are not needed.
     sysfs.addresses()
     recorder = _Recorder(
-        sysfs, None if with_serials else anonymize.SerialNumbers())
+        sysfs, None if with_serials else AnonymousSerialNumbers())
     recorder.record()
     # The parent of a recorded folder need not be recorded.
     parents = {folder.rpartition('/')[0] for folder in recorder.tree}
@@ -119,7 +118,7 @@ class _Recorder:
     """A recording in progress."""
 
     def __init__(self, sysfs: sysfs_mod.Sysfs,
-                 serials: anonymize.SerialNumbers | None) -> None:
+                 serials: AnonymousSerialNumbers | None) -> None:
         self.tree: dict[str, dict[str, tree_mod.Entry]] = {}
         self._sysfs = sysfs
         self._serials = serials
@@ -239,3 +238,65 @@ def _limits(class_code: str | None, is_in_gpu_slot: bool) -> dict[How, int]:
             else config_space.CONVENTIONAL if pci.is_bridge(class_code)
             else config_space.HEADER),
         How.VPD: config_space.VPD_READ if pci.can_be_gpu(class_code) else 0}
+
+
+# -- Anonymous serial numbers for recordings.
+#
+# A serial number is replaced by a count of the different ones so far. Equal
+# numbers stay equal and different ones stay different. The original cannot be
+# guessed, as it could be from a hash of a vendor's consecutive numbers.
+
+
+# Keywords of the read-only part of VPD that say which product it is. Others
+# may identify the very card, or its owner.
+_MAX_KEPT = (b'PN', b'EC', b'MN')
+_SERIAL = b'SN'
+
+
+class AnonymousSerialNumbers:
+    """The serial numbers of one recording, and their replacements."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    def config(self, config: bytes) -> bytes:
+        """Return configuration space with another Device Serial Number."""
+        at = config_space.serial_number_at(config)
+        if at is None:
+            return config
+        serial = config[at:at + 8]
+        # These mean "no number" and identify nothing.
+        if serial in (bytes(8), b'\xff' * 8):
+            return config
+        return (config[:at] + self._number(serial).to_bytes(8, 'little')
+                + config[at + 8:])
+
+    def vpd(self, vpd: bytes) -> bytes:
+        """Return Vital Product Data with another serial number.
+
+        Apart from it, only the product's name and the keywords of _KEPT
+        remain.
+        """
+        made = bytearray()
+        for tag, content in config_space.vpd_resources(vpd):
+            if tag == config_space.VPD_R:
+                content = b''.join(
+                    keyword + bytes([len(value)]) + value
+                    for keyword, value in map(
+                        self._field, config_space.vpd_fields(content))
+                    if keyword in (*_MAX_KEPT, _SERIAL))
+            elif tag != config_space.VPD_NAME:
+                continue
+            made += bytes([tag]) + len(content).to_bytes(2, 'little')
+            made += content
+        return bytes(made) + bytes([config_space.VPD_END]) if made else b''
+
+    def _field(self, field: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+        keyword, value = field
+        if keyword != _SERIAL or not value.strip(b'\0 '):
+            return field
+        digits = b'%0*d' % (len(value), self._number(value))
+        return keyword, digits[-len(value):]
+
+    def _number(self, serial: bytes) -> int:
+        return self._numbers.setdefault(serial, len(self._numbers) + 1)

@@ -1,19 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendor's driver of fake machines, which creates and removes vGPUs.
+"""Vendor's driver of fake machines, and the vGPUs that it allows.
 
-The attributes in sysfs behave as those of NVIDIA's drivers: what can be
-created depends on the vGPUs that exist, by the mix policy of the GPU:
-
-* ``same_type``: the first vGPU decides the type;
-* ``equal_size``: the first vGPU decides the size of the framebuffer, as
-  drivers were observed to do (tests/listings/a6000-one-2q.txt);
-* ``any_mix``: whatever fits into the remaining framebuffer;
-* ``mixed_size``: types have placements. The driver takes the last free one
-  for a vGPU until it is given another one.
-
-The rule is in a file beside the function's attributes, and the placement in
-one beside those of the vGPU. Their names begin with a dot, which no name of a
-recorded tree does (gpgpu_plugin.host.fake.tree).
+A rule says which vGPUs a GPU can have, and ``VGPUDriver`` applies it. An
+operator's file may have rules, and names of types become names of folders;
+therefore a rule is checked as a whole before anything is written.
 """
 
 from __future__ import annotations
@@ -26,11 +16,162 @@ import os
 import pathlib
 import re
 import shutil
+import typing
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host.fake import vgpu_rule
+from gpgpu_plugin.host.fake import tree as tree_mod
+
+MECHANISMS = ('mdev', 'vf', 'vf_mdev')
+MIX_POLICIES = ('same_type', 'equal_size', 'any_mix', 'mixed_size')
+# More than any GPU has of anything.
+_MAX = 2 ** 31
+
+
+class TypeRule(typing.TypedDict):
+    """One vGPU type.
+
+    ``video_ram`` in MiB; ``max``: how many fit on an empty GPU;
+    ``description``: of mdev types.
+    """
+
+    name: str
+    video_ram: int
+    max: int
+    description: typing.NotRequired[str]
+
+
+class VGPURule(typing.TypedDict):
+    """Rule that says which vGPUs one GPU can have.
+
+    ``mechanism``: ``mdev``, ``vf``, or ``vf_mdev`` for one mdev on each VF;
+    ``mix_policy``: one of MIX_POLICIES, by default ``same_type``; ``types`` by
+    the driver's id; ``placements`` by size, both in GiB, of GPUs with
+    mixed-size mode (keys are texts once the rule was stored as JSON).
+    """
+
+    mechanism: str
+    types: Mapping[str, TypeRule]
+    mix_policy: typing.NotRequired[str]
+    placements: typing.NotRequired[Mapping[str, Sequence[int]]]
+
+
+def check_rule(name: object, value: object) -> VGPURule:
+    """Check a value and return it as a rule.
+
+    :param name: of the PCI function or mdev parent that the rule is for
+    :raises Invalid: it is not a rule; the message names the wrong part
+    """
+    if not (isinstance(name, str) and tree_mod.is_name(name)):
+        raise _invalid('vgpu', name, 'the name of a device')
+    field = f'vgpu {name}'
+    rule = _mapping(field, value, ('mechanism', 'types'),
+                    ('mix_policy', 'placements'))
+    _one_of(f'{field}: mechanism', rule['mechanism'], MECHANISMS)
+    if 'mix_policy' in rule:
+        _one_of(f'{field}: mix_policy', rule['mix_policy'], MIX_POLICIES)
+    sizes = _sizes(f'{field}: types', rule['types'])
+    if 'placements' in rule:
+        _placements(f'{field}: placements', rule['placements'], sizes)
+    elif rule.get('mix_policy') == 'mixed_size':
+        raise _invalid(field, rule, 'with placements, as it is mixed_size')
+    return typing.cast(VGPURule, rule)
+
+
+def gigabytes(video_ram: int) -> int:
+    """Return the size of a type in GiB, rounded up, as placements have it.
+
+    :param video_ram: in MiB
+    """
+    return -(-video_ram // 1024)
+
+
+def _sizes(field: str, types: object) -> set[int]:
+    """Check the types and return their sizes in GiB."""
+    if not isinstance(types, Mapping) or not types:
+        raise _invalid(field, types, 'a mapping of types')
+    sizes = set()
+    for type_id, facts in types.items():
+        # A VF without a type reads 0.
+        if not (isinstance(type_id, str) and tree_mod.is_name(type_id)
+                and type_id != '0'):
+            raise _invalid(field, type_id,
+                           'the driver\'s id in quotes, without "/"')
+        sizes.add(_size(f'{field}: {type_id}', facts))
+    return sizes
+
+
+def _size(field: str, value: object) -> int:
+    facts = _mapping(field, value, ('name', 'video_ram', 'max'),
+                     ('description',))
+    for key in ('name', 'description'):
+        if not isinstance(facts.get(key, ''), str):
+            raise _invalid(f'{field}: {key}', facts[key], 'a text')
+    video_ram = _number(f'{field}: video_ram', facts['video_ram'])
+    _number(f'{field}: max', facts['max'])
+    return gigabytes(video_ram)
+
+
+def _placements(field: str, placements: object, sizes: set[int]) -> None:
+    if not isinstance(placements, Mapping) or sizes - placements.keys():
+        raise _invalid(field, placements,
+                       'lists of placements for all sizes of the types: '
+                       + ', '.join(map(str, sorted(sizes))))
+    for size, starts in placements.items():
+        if not (_is_number(size, 1) and isinstance(starts, list)
+                and all(_is_number(start, 0) for start in starts)):
+            raise _invalid(field, {size: starts}, 'a list of GiB')
+
+
+def _mapping(field: str, value: object, needed: Collection[str],
+             allowed: Collection[str]) -> Mapping[str, object]:
+    if not (isinstance(value, Mapping)
+            and {*needed} <= value.keys() <= {*needed, *allowed}):
+        raise _invalid(
+            field, value, f'a mapping with {", ".join(needed)}, and perhaps '
+                          f'{", ".join(allowed)}')
+    return value
+
+
+def _one_of(field: str, value: object, words: Collection[str]) -> None:
+    if value not in words:
+        raise _invalid(field, value, f'one of {", ".join(words)}')
+
+
+def _number(field: str, value: object) -> int:
+    if not _is_number(value, 1):
+        raise _invalid(field, value, 'a number')
+    return value
+
+
+def _is_number(value: object, least: int) -> typing.TypeGuard[int]:
+    # isinstance would take True for a number.
+    return type(value) is int and least <= value < _MAX
+
+
+def _invalid(field: str, value: object, expected: str) -> exception.Invalid:
+    return exception.Invalid(field=field, value=value, expected=expected)
+
+
+# -- Vendor's driver of fake machines, which creates and removes vGPUs.
+#
+# The attributes in sysfs behave as those of NVIDIA's drivers: what can be
+# created depends on the vGPUs that exist, by the mix policy of the GPU:
+#
+# * ``same_type``: the first vGPU decides the type;
+# * ``equal_size``: the first vGPU decides the size of the framebuffer, as
+#   drivers were observed to do (tests/listings/a6000-one-2q.txt);
+# * ``any_mix``: whatever fits into the remaining framebuffer;
+# * ``mixed_size``: types have placements. The driver takes the last free one
+#   for a vGPU until it is given another one.
+#
+# The rule is in a file beside the function's attributes, and the placement in
+# one beside those of the vGPU. Their names begin with a dot, which no name of
+# a recorded tree does (gpgpu_plugin.host.fake.tree).
+
 
 RULE = '.vgpu.json'
 # (start, size) of a vGPU in GiB.
@@ -39,7 +180,7 @@ _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 def add_types(root: pathlib.Path, folder: pathlib.Path,
-              rule: vgpu_rule.VGPURule) -> None:
+              rule: VGPURule) -> None:
     """Enable vGPUs on a function, and show their types in sysfs.
 
     :param root: of the tree
@@ -50,7 +191,7 @@ def add_types(root: pathlib.Path, folder: pathlib.Path,
     set_rule(folder, rule)
 
 
-def set_rule(folder: pathlib.Path, rule: vgpu_rule.VGPURule) -> None:
+def set_rule(folder: pathlib.Path, rule: VGPURule) -> None:
     """Enable vGPUs on a function of a recording that shows vGPU types.
 
     :raises Invalid: the rule does not fit what the function shows
@@ -66,7 +207,7 @@ def add_vfs(root: pathlib.Path, pf: pathlib.Path,
     """Enable vGPUs on new VFs if their PF has a rule."""
     if not (pf / RULE).exists():
         return
-    rule: vgpu_rule.VGPURule = json.loads((pf / RULE).read_text())
+    rule: VGPURule = json.loads((pf / RULE).read_text())
     for vf in vfs:
         if rule['mechanism'] == 'vf_mdev':
             _add_mdev_types(root, vf, rule)
@@ -84,7 +225,7 @@ def remove_vf(root: pathlib.Path, vf: pathlib.Path) -> None:
         (root / 'bus/mdev/devices' / path.parent.name).unlink()
 
 
-def _clear_placement(vgpu: pathlib.Path, rule: vgpu_rule.VGPURule) -> None:
+def _clear_placement(vgpu: pathlib.Path, rule: VGPURule) -> None:
     """Write the placement that a vGPU shows while no guest uses it."""
     if 'placements' in rule:
         (vgpu / 'nvidia').mkdir(exist_ok=True)
@@ -92,7 +233,7 @@ def _clear_placement(vgpu: pathlib.Path, rule: vgpu_rule.VGPURule) -> None:
 
 
 def _add_mdev_types(root: pathlib.Path, folder: pathlib.Path,
-                    rule: vgpu_rule.VGPURule) -> None:
+                    rule: VGPURule) -> None:
     for type_id, facts in rule['types'].items():
         path = folder / 'mdev_supported_types' / str(type_id)
         (path / 'devices').mkdir(parents=True)
@@ -121,7 +262,7 @@ class VGPUDriver:
         self._function = function
         self._gpu = function if (function / RULE).exists() else (
             function / 'physfn').resolve()
-        self._rule: vgpu_rule.VGPURule = json.loads(
+        self._rule: VGPURule = json.loads(
             (self._gpu / RULE).read_text())
 
     def enable_mixed_size(self) -> None:
@@ -301,7 +442,7 @@ class VGPUDriver:
             types[type_id]['video_ram'] for type_id in type_ids))
 
     def _gigabytes(self, type_id: str) -> int:
-        return vgpu_rule.gigabytes(self._rule['types'][type_id]['video_ram'])
+        return gigabytes(self._rule['types'][type_id]['video_ram'])
 
     def _free(self, type_id: str,
               vgpus: Collection[pathlib.Path]) -> list[int]:

@@ -200,7 +200,7 @@ class Baselines:
     def _load(self, stable_id: str) -> _Baseline | None:
         path = self._path(stable_id)
         try:
-            return versioned_file.read(path, _Baseline, VERSION)
+            return versioned_file.read_versioned(path, _Baseline, VERSION)
         except (OSError, exception.Invalid) as exc:
             raise exception.HostError(
                 path=str(path),
@@ -213,7 +213,7 @@ class Baselines:
     def _save(self, stable_id: str, baseline: _Baseline) -> None:
         path = self._path(stable_id)
         try:
-            versioned_file.write(path, baseline, VERSION)
+            versioned_file.write_versioned(path, baseline, VERSION)
         except OSError as exc:
             raise exception.HostNotReady(
                 path=str(path), reason=f'cannot be written: {exc.strerror}',

@@ -17,8 +17,6 @@ from gpgpu_plugin import vfio
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.discovery import vfio_drivers
-from gpgpu_plugin.privsep import modules as privsep_modules
-from gpgpu_plugin.privsep import nvidia as privsep_nvidia
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 
 LOG = logging.getLogger(__name__)
@@ -75,10 +73,10 @@ class Binder:
         return cls(
             sysfs,
             functools.partial(privsep.call, privsep_sysfs.write, sysfs.root),
-            functools.partial(privsep.call, privsep_modules.load_vfio),
+            functools.partial(privsep.call, privsep_sysfs.load_vfio),
             functools.partial(
                 privsep.call, privsep_sysfs.read, sysfs.root),
-            functools.partial(privsep.call, privsep_nvidia.make_vfs))
+            functools.partial(privsep.call, privsep_sysfs.make_vfs))
 
     def bind(self, function: pci.PCIFunction) -> None:
         """Bind a function to its VFIO driver, and keep other drivers off it.

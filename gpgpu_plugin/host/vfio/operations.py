@@ -15,7 +15,6 @@ from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
 from gpgpu_plugin.host.discovery import sysfs as sysfs_mod
 from gpgpu_plugin.host.vfio import binding
-from gpgpu_plugin.privsep import memory_clear
 from gpgpu_plugin.privsep import vfio as privsep_vfio
 
 T = typing.TypeVar('T')
@@ -49,7 +48,7 @@ class VFIO(typing.Protocol):
         """Reset a card as hot_reset does, and wait for its GPU.
 
         It waits until the GPU reports that it has cleared its memory, or for
-        memory_clear.SECONDS.
+        privsep.vfio.CLEAR_SECONDS.
 
         :param address: the GPU
         :returns: what it reported before and after; it may not be cleared
@@ -111,7 +110,7 @@ class PrivilegedVFIO(VFIO):
     def reset_and_wait(self, address: str, functions: Sequence[str],
                        ) -> nvidia.ClearReading:
         return nvidia.ClearReading(*self._call(
-            memory_clear.reset_and_wait, address,
+            privsep_vfio.reset_and_wait, address,
             'nobody can wait until it has cleared its memory',
             list(functions)))
 

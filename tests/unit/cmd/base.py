@@ -18,7 +18,7 @@ from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import hosts
 from tests.fixtures import tenant
@@ -68,7 +68,7 @@ class CommandTestCase(base.BaseTestCase):
             cleaned_before=self.cleaned_before)).conf
         self.conductor = self.useFixture(
             conductor_fixture.ConductorFixture(self.conf))
-        self.api = conductor_api.ConductorAPI(self.conf)
+        self.api = conductor_client.ConductorAPI(self.conf)
         self.context = context.admin()
         for name in self.variants:
             self.api.variant_create(self.context, admin.VariantInfo(

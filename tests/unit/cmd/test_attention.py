@@ -14,7 +14,7 @@ from oslotest import base as oslotest_base
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import attention
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device
 from gpgpu_plugin.rpc import ping
 from tests.fixtures import rows
 from tests.unit.cmd import base
@@ -106,9 +106,9 @@ class StatusTest(base.CommandTestCase):
 
     def test_holds_are_counted_by_kind(self):
         for number in range(4):
-            self.hold(f'0000:0{number}:00.0', hold.HoldKind.FAILED)
-        self.hold('0000:03:00.0', hold.HoldKind.QUARANTINED)
-        self.hold('0000:04:00.0', hold.HoldKind.DISABLED)
+            self.hold(f'0000:0{number}:00.0', device.HoldKind.FAILED)
+        self.hold('0000:03:00.0', device.HoldKind.QUARANTINED)
+        self.hold('0000:04:00.0', device.HoldKind.DISABLED)
         self.assertEqual({
             attention.Cause.HOLD_FAILED: (
                 'critical', 3,
@@ -124,7 +124,7 @@ class StatusTest(base.CommandTestCase):
         self.assertEqual(
             {attention.Cause.DEVICE_MISSING: ('critical', 1, f'h1 {gone}')},
             self.status(2))
-        self.hold(gone, hold.HoldKind.QUARANTINED)
+        self.hold(gone, device.HoldKind.QUARANTINED)
         self.assertEqual([attention.Cause.HOLD_QUARANTINED],
                          list(self.status(0)))
 
@@ -170,7 +170,7 @@ class StatusTest(base.CommandTestCase):
         self.answer(UNFIT)
         # A call would fail.
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.cmd.reach.Command.api', None))
+            'gpgpu_plugin.cmd.reach.ConductorCommand.api', None))
         self.assertEqual(
             {attention.Cause.NO_CONDUCTOR_FIT: (
                 'critical', 1, 'c2 (PID 1)')}, self.status(2))

@@ -41,7 +41,7 @@ class FilesTest(cmd_base.ConfiguredTestCase):
             ['NOVA_CONFIG_FILE'], os.listdir(self.folder))
 
 
-class _Command(configuration.Command):
+class _Command(configuration.ConfiguredCommand):
 
     def take_action(self, parsed_args):
         raise NotImplementedError

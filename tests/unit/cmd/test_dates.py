@@ -6,7 +6,7 @@ import datetime
 
 from oslotest import base
 
-from gpgpu_plugin.cmd import dates
+from gpgpu_plugin.cmd import listing
 
 
 class DateTest(base.BaseTestCase):
@@ -18,7 +18,7 @@ class DateTest(base.BaseTestCase):
                 ('2026-10-31T12:00:05.7', (2026, 10, 31, 12, 0, 5)),
                 ('2026-10-31T12:00:00Z', (2026, 10, 31, 12)),
                 ('2026-10-31T01:00+02:00', (2026, 10, 30, 23))):
-            self.assertEqual(datetime.datetime(*expected), dates.date(text))
+            self.assertEqual(datetime.datetime(*expected), listing.date(text))
 
     def test_other_text_is_refused_with_an_example(self):
         for text in ('tomorrow', '31.10.2026', '1h', 'h ago', '1y ago',
@@ -26,13 +26,13 @@ class DateTest(base.BaseTestCase):
                      # In UTC they are in no year that a date can have.
                      '0001-01-01T00:00+14:00', '9999-12-31T23:59-01:00'):
             exc = self.assertRaises(
-                argparse.ArgumentTypeError, dates.date, text)
+                argparse.ArgumentTypeError, listing.date, text)
             self.assertIn('such as 2026-10-31 or', str(exc))
             self.assertIn('6h ago', str(exc))
 
     def test_days_of_now_have_a_name(self):
         before = datetime.datetime.now(datetime.UTC).date()
-        today, yesterday = dates.date('today'), dates.date('yesterday')
+        today, yesterday = listing.date('today'), listing.date('yesterday')
         after = datetime.datetime.now(datetime.UTC).date()
         self.assertIn(today.date(), (before, after))
         self.assertEqual(datetime.time(), today.time())
@@ -45,15 +45,16 @@ class DateTest(base.BaseTestCase):
                              ('6h ago', {'hours': 6}),
                              ('30d ago', {'days': 30})):
             now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-            passed = dates.past(text) + datetime.timedelta(**kwargs) - now
+            passed = listing.past_moment(
+                text) + datetime.timedelta(**kwargs) - now
             self.assertLess(abs(passed), datetime.timedelta(minutes=1))
 
     def test_date_to_come_is_not_past(self):
         now = datetime.datetime.now(datetime.UTC)
         before = now - datetime.timedelta(minutes=1)
         self.assertEqual(before.replace(microsecond=0, tzinfo=None),
-                         dates.past(before.isoformat()))
+                         listing.past_moment(before.isoformat()))
         exc = self.assertRaises(
-            argparse.ArgumentTypeError, dates.past,
+            argparse.ArgumentTypeError, listing.past_moment,
             (now + datetime.timedelta(hours=1)).isoformat())
         self.assertIn('is in the future', str(exc))

@@ -24,8 +24,8 @@ from tests.unit.cmd import base as cmd_base
 _HOLD = '''
 import sys
 import sqlalchemy as sa
-from gpgpu_plugin.db import sqlite_lock
-lock = sqlite_lock.SQLiteLock(sa.make_url(sys.argv[1]))
+from gpgpu_plugin.db import api
+lock = api.SQLiteLock(sa.make_url(sys.argv[1]))
 lock.acquire()
 print(flush=True)
 sys.stdin.read()

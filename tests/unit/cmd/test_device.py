@@ -7,7 +7,7 @@ import uuid
 from gpgpu_plugin.cmd import reach
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import history
 from tests.fixtures import cleaned
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
@@ -97,7 +97,7 @@ class DeviceTest(base.CommandTestCase):
                                      r'failed: .*option ROM differs')
         self.assertEqual('dirty', self.json(
             'device', 'show', assigned.device_uuid)['Shown State'])
-        self.assertEqual(reach.actor(), ledger_admin.list_all(
+        self.assertEqual(reach.actor(), history.list_cleanings(
             db, assigned.device_uuid)[-1].fields['actor'])
 
     def test_release_of_an_available_device_has_it_cleaned(self):
@@ -188,7 +188,7 @@ class NewDeviceTest(base.CommandTestCase):
             [('accept', 'burned in', f'operator {reach.actor()}')] * 2,
             [(row['Kind'], row['Detail'], row['Actor']) for row in self.json(
                 'event', 'list', '--kind', 'accept', '--long')])
-        [record] = ledger_admin.list_all(
+        [record] = history.list_cleanings(
             self.conductor.db, rows[0]['UUID'])
         self.assertEqual(reach.actor(), record.fields['actor'])
 

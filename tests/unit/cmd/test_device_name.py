@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of cmd.device_name."""
+"""Tests of cmd.names."""
 
 import dataclasses
 
 import fixtures
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import device_name
+from gpgpu_plugin.cmd import names
 from tests.unit.cmd import base
 
 
@@ -18,13 +18,13 @@ class DeviceNameTest(base.CommandTestCase):
         return found
 
     def test_uuid_is_left_to_the_conductor(self):
-        self.assertEqual('any', device_name.uuid_of(None, ['any']))
+        self.assertEqual('any', names.device_uuid_of(None, ['any']))
 
     def test_host_and_address_name_a_device(self):
         wanted = self.device('0000:03:00.0').uuid
         for address in ('0000:03:00.0', '03:00.0'):
             self.assertEqual(
-                wanted, device_name.uuid_of(self.api, ['h1', address]))
+                wanted, names.device_uuid_of(self.api, ['h1', address]))
             self.assertEqual(wanted, self.json(
                 'device', 'show', 'h1', address)['UUID'])
         self.done('hold', 'add', 'h1', '03:00.0', '--kind', 'disabled')
@@ -50,15 +50,15 @@ class DeviceNameTest(base.CommandTestCase):
         for devices, expected in (
                 ((old, there, row), there.uuid), ((old, row), 'old')):
             self.listed(devices)
-            self.assertEqual(expected, device_name.uuid_of(
+            self.assertEqual(expected, names.device_uuid_of(
                 self.api, ['h1', there.address]))
         self.listed((old, older))
         error = self.assertRaises(
-            exception.Conflict, device_name.uuid_of, self.api,
+            exception.Conflict, names.device_uuid_of, self.api,
             ['h1', there.address])
         self.assertIn('old, older', str(error))
 
     def listed(self, devices):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.conductor_api.ConductorAPI.device_list',
+            'gpgpu_plugin.rpc.conductor_client.ConductorAPI.device_list',
             lambda *args, **kwargs: devices))

@@ -17,7 +17,7 @@ from gpgpu_plugin.db import tables
 from gpgpu_plugin.doctor import cloud as cloud_drifts
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import clocks
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_cloud
@@ -26,7 +26,7 @@ from tests.unit.conductor import base as conductor_base
 LISTED = [
     {'uuid': 'p1', 'name': 'h1_gpu_T4', 'root_provider_uuid': 'root'},
     {'uuid': 'root', 'name': 'h1', 'root_provider_uuid': 'root'}]
-_CONDUCTOR = 'gpgpu_plugin.rpc.conductor_api.ConductorAPI'
+_CONDUCTOR = 'gpgpu_plugin.rpc.conductor_client.ConductorAPI'
 LEFT = drift.of('mdev_unassigned', 'h1', 'm1', sysfs='it is there')
 REPAIRABLE = drift.of('instance_deleted', 'h1', 'a1', nova='it is deleted')
 SILENT = drift.of('host_not_examined', 'h1', 'h1', host='silence')
@@ -227,7 +227,7 @@ class RepairTest(DoctorCase):
         self.assertEqual([(['h1'], [drift.Repair.COMPARE])], self.repairs)
 
     def test_conductor_that_dies_meanwhile_leaves_a_list(self):
-        examine = conductor_api.ConductorAPI.examine_database
+        examine = conductor_client.ConductorAPI.examine_database
         silence = exception.ConductorUnavailable(
             method='repair_database', timeout=60)
         answers = iter([None, None, silence])
@@ -295,7 +295,7 @@ class RepairTest(DoctorCase):
 
     def examination(self):
         return doctor.Examination(
-            self.api, doctor.Cloud(self.cloud.connect), None)
+            self.api, doctor.ExaminedCloud(self.cloud.connect), None)
 
 
 class BusyCloudTest(DoctorCase):
@@ -402,7 +402,7 @@ class ThousandHostsTest(DoctorCase):
         sa.event.listen(
             self.conductor.db.engine, 'before_cursor_execute', note)
         examination = doctor.Examination(
-            self.api, doctor.Cloud(self.cloud.connect), None)
+            self.api, doctor.ExaminedCloud(self.cloud.connect), None)
         self.assertEqual({}, examination.run())
         self.assertEqual(1 + self.HOSTS, examination.hosts)
         self.assertEqual([1 + self.HOSTS], self.asked)
@@ -426,7 +426,7 @@ class CloudCase(test_base.BaseTestCase):
             '/resource_providers/p1/allocations': {'allocations': {
                 'i1': {'resources': {'CUSTOM_GPU_T4': 1}}}}}
         self.fake = fake_cloud.FakeCloud(self.answers)
-        self.cloud = doctor.Cloud(self.fake.connect)
+        self.cloud = doctor.ExaminedCloud(self.fake.connect)
 
 
 class PlacementTest(CloudCase):
@@ -436,10 +436,10 @@ class PlacementTest(CloudCase):
             lambda path, query: {'resource_providers':
                                  LISTED[:1] if query else LISTED})
         found, ours = self.cloud.providers(['p1', 'gone'], None)
-        provider = cloud_drifts.Provider(
+        provider = cloud_drifts.ProviderRecord(
             uuid='p1', name='h1_gpu_T4', root='root',
             traits=frozenset({'CUSTOM_GPU'}),
-            inventories={'CUSTOM_GPU_T4': cloud_drifts.Inventory(
+            inventories={'CUSTOM_GPU_T4': cloud_drifts.ProviderInventory(
                 total=4, reserved=1)},
             allocations={'i1': {'CUSTOM_GPU_T4': 1}})
         self.assertEqual({'p1': provider}, found)
@@ -492,7 +492,7 @@ class NovaTest(CloudCase):
         self.answers['/flavors/detail'] = page
         found = self.cloud.flavors()
         self.assertEqual(1001, len(found))
-        self.assertEqual(cloud_drifts.Flavor(
+        self.assertEqual(cloud_drifts.FlavorRecord(
             name='f0', resource_classes=('CUSTOM_GPU_T4', 'CUSTOM_GPU_L4')),
             found[0])
         self.assertEqual({('compute', 'GET'): 2}, self.fake.requests)
@@ -507,7 +507,7 @@ class NovaTest(CloudCase):
             'OS-EXT-SRV-ATTR:host': 'h1',
             'OS-EXT-STS:task_state': 'spawning'}}
         self.assertEqual(
-            cloud_drifts.Server(host='h1', task='spawning'),
+            cloud_drifts.ServerRecord(host='h1', task='spawning'),
             self.cloud.server('i1'))
         self.assertIsNone(self.cloud.server('i2'))
 

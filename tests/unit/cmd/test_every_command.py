@@ -19,10 +19,9 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin.cmd import commands
 from gpgpu_plugin.cmd import configuration
-from gpgpu_plugin.cmd import database
+from gpgpu_plugin.cmd import db
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.cmd import reach
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from tests.fixtures import keys
 from tests.unit.cmd import base as cmd_base
@@ -72,11 +71,11 @@ class ClassTest(base.BaseTestCase):
     def test_what_every_command_needs_is_known(self):
         self.assertEqual(ALONE, {
             name for name, found in classes().items()
-            if not issubclass(found, configuration.Command)})
+            if not issubclass(found, configuration.ConfiguredCommand)})
 
     def test_exceptions_are_commands(self):
         self.assertLessEqual(
-            NO_SCHEMA.keys(), built_on(database.Command).keys())
+            NO_SCHEMA.keys(), built_on(db.DatabaseCommand).keys())
 
 
 class NeedsTestCase(cmd_base.ConfiguredTestCase):
@@ -126,7 +125,7 @@ class FilesTest(NeedsTestCase):
 
     def setUp(self):
         super().setUp()
-        self.all = built_on(configuration.Command)
+        self.all = built_on(configuration.ConfiguredCommand)
 
     def test_file_that_does_not_exist_is_named(self):
         self.check(self.all, ('--config-file', '/nowhere/x.conf'),
@@ -155,10 +154,11 @@ class FilesTest(NeedsTestCase):
             'x.conf: cannot be read: Permission denied', 'such as root')))
 
     def test_missing_configuration_says_where_it_is_looked_for(self):
-        self.check(built_on(reach.Command), (), '[gpgpu] transport_url',
+        self.check(built_on(reach.ConductorCommand), (),
+                   '[gpgpu] transport_url',
                    f'{self.folder}/CONFIG_FILE', '--config-file')
         self.check(
-            built_on(database.Command, (*NO_DATABASE, 'key create')), (),
+            built_on(db.DatabaseCommand, (*NO_DATABASE, 'key create')), (),
             '[database] connection', f'{self.folder}/CONFIG_FILE')
 
     def test_command_of_a_machine_names_the_file(self):
@@ -180,7 +180,7 @@ class BrokerTest(NeedsTestCase):
 
     def setUp(self):
         super().setUp()
-        self.all = built_on(reach.Command)
+        self.all = built_on(reach.ConductorCommand)
 
     def use(self, url, name='x.conf'):
         return self.configured(f'transport_url = {url}', name=name)
@@ -222,14 +222,14 @@ class KeyTest(NeedsTestCase):
 
     def key(self, folder):
         path = pathlib.Path(self.folder, folder, 'operator.key')
-        key_files.write(path, lambda: 'nonsense')
+        signature.write_key(path, lambda: 'nonsense')
         return path
 
     def test_key_that_is_not_one_is_named(self):
         wrong, open_to_all = self.key('wrong'), self.key('open')
         open_to_all.chmod(0o644)
         self.spread(
-            built_on(reach.Command),
+            built_on(reach.ConductorCommand),
             (self.options('none'), (
                 f'{self.folder}/none/operator.key: No such file',
                 'gpgpu-manage key create operator')),
@@ -245,11 +245,11 @@ class DatabaseTest(NeedsTestCase):
 
     def setUp(self):
         super().setUp()
-        self.all = built_on(database.Command, NO_DATABASE)
+        self.all = built_on(db.DatabaseCommand, NO_DATABASE)
 
     def test_empty_database_needs_its_schema(self):
         pathlib.Path('empty').touch()
-        self.check(built_on(database.Command, NO_SCHEMA),
+        self.check(built_on(db.DatabaseCommand, NO_SCHEMA),
                    self.use(f'sqlite:///{self.folder}/empty'),
                    '[database] connection', 'gpgpu-manage db sync')
 
@@ -294,7 +294,8 @@ class ConductorTest(cmd_base.CommandTestCase):
         super().setUp()
         self.all = {
             name: [*words, '--wait', '0.1'] if name == 'conductor ping'
-            else words for name, words in built_on(reach.Command).items()}
+            else words for name,
+            words in built_on(reach.ConductorCommand).items()}
         self.conf.set_override('rpc_timeout', 1, 'gpgpu')
 
     def test_conductor_that_does_not_answer_is_looked_for(self):
@@ -312,9 +313,9 @@ class ConductorTest(cmd_base.CommandTestCase):
         made = self.useFixture(keys.Keys(self.conf, self.conductor.db))
         made.make(context.CallerKind.OPERATOR, 'op')
         self.conductor.start()
-        path = key_files.caller_path(self.conf, context.CallerKind.OPERATOR)
+        path = signature.caller_path(self.conf, context.CallerKind.OPERATOR)
         path.unlink()
-        key_files.write(path, signature.new_master().derive(
+        signature.write_key(path, signature.new_master().derive(
             context.CallerKind.OPERATOR, 'op', 1).to_text)
         for name, words in self.all.items():
             with self.subTest(name):

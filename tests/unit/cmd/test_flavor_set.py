@@ -6,7 +6,7 @@ from unittest import mock
 from keystoneauth1 import exceptions as keystone_exceptions
 from openstack import exceptions as sdk_exceptions
 
-from gpgpu_plugin.cmd import flavor_set
+from gpgpu_plugin.cmd import flavor
 from gpgpu_plugin.objects import admin
 from tests.unit.cmd import base
 from tests.unit.cmd import fake_nova
@@ -35,7 +35,7 @@ class FlavorSetTest(base.CommandTestCase):
                     'gpgpu:topology': 'same_numa'}
         self.assertEqual((expected, expected), (shown, self.nova.specs))
         [(method, path, microversion)] = self.nova.changes
-        self.assertEqual(('POST', f'compute {flavor_set.MICROVERSION}'),
+        self.assertEqual(('POST', f'compute {flavor.MICROVERSION}'),
                          (method, microversion))
         self.assertIn(self.nova.flavor_id, path)
 

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import version
-from gpgpu_plugin.compute import manager as compute_manager
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import machine as rules
+from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import host
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import hosts
 from tests.fixtures import rows
@@ -89,7 +89,7 @@ class HostTest(base.CommandTestCase):
         with self.conductor.db.writer() as session:
             device_id = session.scalar(sa.select(tables.DEVICES.c.id).where(
                 tables.DEVICES.c.address == '0000:00:00.0'))
-            rows.hold(session, device_id, hold.HoldKind.FAILED, 'it failed')
+            rows.hold(session, device_id, device.HoldKind.FAILED, 'it failed')
         self.assertIn(
             'none waits for cleaning; 1 device quarantined, see '
             '"gpgpu-manage device list --host h1 --state quarantined"',
@@ -108,7 +108,7 @@ class HostTest(base.CommandTestCase):
                           self.refused('host', verb, 'h9'))
 
     def test_takeover_lets_another_machine_begin(self):
-        identity = rules.MachineIdentity(machine_id='other')
+        identity = host.MachineIdentity(machine_id='other')
         self.assertRaises(
             exception.Fenced, hosts.begin, self.conductor.db, 'h1',
             machine.NODE, start_uuid='s2', expected=1, identity=identity)
@@ -145,7 +145,7 @@ class HostTest(base.CommandTestCase):
             rpc_transport.get_transport(self.conf),
             rpc_transport.compute_topic(self.conf),
             name,
-            [compute_manager.ComputeManager(
+            [service.ComputeManager(
                 refreshed.set, refreshed.set, lambda assignments: (),
                 lambda repairs: (), functools.partial(
                     self.api.answer, self.context, name))],

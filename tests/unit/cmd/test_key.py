@@ -12,7 +12,6 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.db import api
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from tests.unit.cmd import base as cmd_base
 from tests.unit.db import base as db_base
@@ -192,6 +191,6 @@ class KeyTest(base.BaseTestCase):
         path.write_text(
             f'{signature.new_master().to_text()}\n{path.read_text()}')
         self.done('key', 'create', 'scheduler', 's')
-        new, _ = key_files.masters(self.conf())
-        self.assertEqual(new.id, key_files.of_caller(
+        new, _ = signature.read_masters(self.conf())
+        self.assertEqual(new.id, signature.read_caller_key(
             self.conf(), context.CallerKind.SCHEDULER).master_id)

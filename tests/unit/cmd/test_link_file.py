@@ -7,7 +7,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd import link_file
+from gpgpu_plugin.cmd import group
 
 
 class ReadTest(base.BaseTestCase):
@@ -18,13 +18,13 @@ class ReadTest(base.BaseTestCase):
             self.useFixture(fixtures.TempDir()).join('partitions.json'))
 
     def refused(self, kind):
-        return str(self.assertRaises(kind, link_file.read, self.path))
+        return str(self.assertRaises(kind, group.read_link_file, self.path))
 
     def test_table_is_normalized(self):
         self.path.write_text('{"partitions": [[1, 0]],\n "named_by": "order"}')
         self.assertEqual(
             '{"named_by":"order","fabric":true,"partitions":{"0":["1","0"]}}',
-            link_file.read(self.path))
+            group.read_link_file(self.path))
 
     def test_file_that_does_not_exist_is_named(self):
         self.assertIn(str(self.path), self.refused(exception.NotFound))

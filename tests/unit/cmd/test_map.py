@@ -12,7 +12,7 @@ import fixtures
 
 from gpgpu_plugin.cmd import map as map_cmd
 from gpgpu_plugin.gpu_map import text
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.unit.cmd import base
 from tests.unit.conductor import base as machine
 
@@ -54,7 +54,7 @@ class MapTest(base.CommandTestCase):
         for arguments, expected in (((), 1), (('--no-history',), 0),
                                     (('--host', 'h1'), 1)):
             with mock.patch.object(
-                    conductor_api.ConductorAPI, 'usage_list',
+                    conductor_client.ConductorAPI, 'usage_list',
                     return_value=()) as called:
                 self.done('map', *arguments)
             self.assertEqual(expected, called.call_count)
@@ -68,7 +68,7 @@ class MapTest(base.CommandTestCase):
 
     def test_link_partitions_are_read_where_there_are_some(self):
         with mock.patch.object(
-                conductor_api.ConductorAPI, 'group_list') as called:
+                conductor_client.ConductorAPI, 'group_list') as called:
             self.done('map')
         called.assert_not_called()
         file = self.folder / 'links.json'

@@ -7,7 +7,7 @@ import io
 
 from oslotest import base
 
-from gpgpu_plugin.cmd import paging
+from gpgpu_plugin.cmd import listing
 
 
 class PagingTest(base.BaseTestCase):
@@ -15,7 +15,7 @@ class PagingTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.parser = argparse.ArgumentParser()
-        paging.add_arguments(self.parser, 'its UUID')
+        listing.add_page_arguments(self.parser, 'its UUID')
 
     def test_default_is_everything(self):
         parsed = self.parser.parse_args([])

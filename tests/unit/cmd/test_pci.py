@@ -12,7 +12,7 @@ import yaml
 from oslotest import base
 
 from gpgpu_plugin.cmd import manage
-from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.host.fake import machine
 from tests.unit.compute import test_assignments
 
@@ -77,7 +77,7 @@ class PCIListTest(PCICase):
             self.assertEqual(0, code)
             return found.pop(gpu), set(found.values()), err
         self.assertEqual(('unknown', {'unknown'}, ''), instances())
-        book = assignments.HostAssignments(str(state / 'h1.json'))
+        book = assignment_file.AssignmentFile(str(state / 'h1.json'))
         book.add('i1', [test_assignments.make_assignment(
             stable_id=gpu, instance_uuid='i1')])
         self.assertEqual(('i1', {None}, ''), instances())

@@ -9,8 +9,8 @@ from unittest import mock
 import fixtures
 from oslo_config import cfg
 
-from gpgpu_plugin.cmd import pci_instances
-from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.cmd import designation
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from tests.unit.cmd import base
 from tests.unit.compute import test_assignments
@@ -29,12 +29,12 @@ class ReadTest(base.ConfiguredTestCase):
                    f'state_path = {self.state}')
 
     def add(self):
-        assignments.HostAssignments(f'{self.state}/h1.json').add('i1', [
+        assignment_file.AssignmentFile(f'{self.state}/h1.json').add('i1', [
             test_assignments.make_assignment(stable_id='a')])
 
     def doubted(self, text):
         """Check that a remark says what is in doubt; return the instances."""
-        instances, doubt = pci_instances.read(self.command)
+        instances, doubt = designation.read_instances(self.command)
         self.assertIn(text, doubt)
         self.assertIn(text, self.command.note.call_args.args[0])
         return instances
@@ -42,7 +42,7 @@ class ReadTest(base.ConfiguredTestCase):
     def test_instances_are_read_where_nova_compute_writes_them(self):
         self.add()
         self.assertEqual(({'a': ['i1']}, None),
-                         pci_instances.read(self.command))
+                         designation.read_instances(self.command))
         self.command.note.assert_not_called()
 
     def test_given_configuration_is_used(self):
@@ -52,12 +52,12 @@ class ReadTest(base.ConfiguredTestCase):
         conf.set_override(
             'state_path', f'{self.folder}/other', 'gpgpu_compute')
         self.command.manage.given_conf = conf
-        instances, doubt = pci_instances.read(self.command)
+        instances, doubt = designation.read_instances(self.command)
         self.assertEqual({}, instances)
         self.assertIn(f'{self.folder}/other', doubt)
 
     def test_machine_without_the_plugin_gets_no_remark(self):
-        instances, doubt = pci_instances.read(self.command)
+        instances, doubt = designation.read_instances(self.command)
         self.assertEqual({}, instances)
         self.assertIn(self.state, doubt)
         self.command.note.assert_not_called()

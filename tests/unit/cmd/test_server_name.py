@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of names of servers that need no Nova."""
 
-from gpgpu_plugin.cmd import server_name
+from gpgpu_plugin.cmd import names
 from tests.unit.cmd import base
 from tests.unit.cmd import test_imports
 
@@ -17,9 +17,9 @@ class ServerNameTest(base.CommandTestCase):
                 'device', 'list', '--instance', text, connect=connect)))
 
     def test_name_that_is_left_out_is_none(self):
-        self.assertIsNone(server_name.optional(None, None))
+        self.assertIsNone(names.optional_server_uuid(None, None))
 
     def test_uuid_loads_no_slow_library(self):
         self.assertNotIn('openstack', test_imports.imported(
-            'from gpgpu_plugin.cmd import server_name\n'
-            f'server_name.uuid_of(None, {base.INSTANCE!r})'))
+            'from gpgpu_plugin.cmd import names\n'
+            f'names.server_uuid_of(None, {base.INSTANCE!r})'))

@@ -9,7 +9,7 @@ import fixtures
 from oslo_upgradecheck import upgradecheck
 
 from gpgpu_plugin.cmd import status
-from gpgpu_plugin.cmd.upgrade import result
+from gpgpu_plugin.cmd import upgrade
 from gpgpu_plugin.db import migration
 from tests.fixtures import database
 from tests.unit import test_meta
@@ -51,15 +51,15 @@ class StatusTest(base.ConfiguredTestCase):
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.cmd.status.UpgradeChecks._upgrade_checks', tuple(
                 (name, lambda checks, name=name: results.get(
-                    name, result.success('fine')))
+                    name, upgrade.success('fine')))
                 for name in ('one', 'two', 'three'))))
 
     def test_exit_code_is_that_of_the_worst_check(self):
         self.pretend()
         self.assertEqual(0, self.checks()[0])
-        self.pretend(two=result.warning('odd'))
+        self.pretend(two=upgrade.warning('odd'))
         self.assertEqual(1, self.checks()[0])
-        self.pretend(one=result.failure('bad'), two=result.warning('odd'))
+        self.pretend(one=upgrade.failure('bad'), two=upgrade.warning('odd'))
         self.assertEqual(2, self.checks()[0])
 
     def test_table_shows_every_check(self):

@@ -12,7 +12,7 @@ from gpgpu_plugin import durable
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.unit.cmd import base
 
 
@@ -116,7 +116,7 @@ class ExportTest(base.CommandTestCase):
 
     def test_crash_before_the_mark_repeats_rows(self):
         with fixtures.MockPatchObject(
-                conductor_api.ConductorAPI, 'usage_mark_exported',
+                conductor_client.ConductorAPI, 'usage_mark_exported',
                 side_effect=exception.ConductorUnavailable(
                     method='usage_mark_exported', timeout=1)):
             self.refused('usage', 'export', self.path)
@@ -137,16 +137,16 @@ class ExportTest(base.CommandTestCase):
     def test_two_exports_at_once_lose_nothing(self):
         """The second one begins before the first one has marked its rows."""
         other = f'{self.folder}/other.csv'
-        mark = conductor_api.ConductorAPI.usage_mark_exported
+        mark = conductor_client.ConductorAPI.usage_mark_exported
 
         def after_another(api, ctxt, usages):
             with fixtures.MonkeyPatch(
-                    'gpgpu_plugin.rpc.conductor_api.ConductorAPI.'
+                    'gpgpu_plugin.rpc.conductor_client.ConductorAPI.'
                     'usage_mark_exported', mark):
                 self.assertIn('exported 3 usages', self.export(other))
             return mark(api, ctxt, usages)
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.conductor_api.ConductorAPI.usage_mark_exported',
+            'gpgpu_plugin.rpc.conductor_client.ConductorAPI.usage_mark_exported',
             after_another))
         said = self.export()
         self.assertIn('3 of them were exported by another run', said)

@@ -248,7 +248,7 @@ class VariantTest(base.CommandTestCase):
                 lambda worker: None):
             self.conductor.start()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.operator_calls._PART', -1))
+            'gpgpu_plugin.conductor.manager._PART', -1))
         for command, status in (
                 (('create', 'X', *base.H100[1:], '--subsystem-vendor',
                   '10de', '--subsystem', '16c1'), 'applying'),

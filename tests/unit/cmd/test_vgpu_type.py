@@ -71,7 +71,7 @@ class VGPUTypeTest(base.CommandTestCase):
         with fixtures.MonkeyPatch(
                 'gpgpu_plugin.conductor.variant_sweep.VariantSweep.run_once',
                 lambda worker: None), fixtures.MonkeyPatch(
-                'gpgpu_plugin.conductor.operator_calls._PART', -1):
+                'gpgpu_plugin.conductor.manager._PART', -1):
             result = self.manage('vgpu-type', 'enable', 'T4', 'T4-4Q')
         self.assertEqual(0, result.code)
         self.assertIn('variant T4 has status applying: 3 hosts are left',

@@ -141,7 +141,7 @@ class WhatIfDrainTest(base.CommandTestCase):
 
     def test_candidates_that_were_not_examined_are_named(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.rpc.why_not_contract.OPTIONS_AT_ONCE', 1))
+            'gpgpu_plugin.rpc.conductor_contract.OPTIONS_AT_ONCE', 1))
         self.rows()
         self.assertIn('Placement has more candidates than were examined',
                       self.remarks)

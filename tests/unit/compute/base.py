@@ -18,7 +18,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import orphans
@@ -111,7 +111,7 @@ class ComputeTestCase(base.BaseTestCase):
         self.conf.set_override('state_path', self.state_path, 'gpgpu_compute')
         self.conductor = self.useFixture(
             conductor_fixture.ConductorFixture(self.conf))
-        self.api = conductor_api.ConductorAPI(
+        self.api = conductor_client.ConductorAPI(
             self.conf, rpc_transport.get_transport(self.conf))
         self.api.variant_create(context.admin(), admin.VariantInfo(
             name='H100', vendor='10de', device='2330', unsupported_ok=True))

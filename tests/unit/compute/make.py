@@ -3,10 +3,10 @@
 
 from gpgpu_plugin.compute import inventory as offered_inventory
 from gpgpu_plugin.compute import session as session_mod
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import inventory
-from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import report
 from tests.fixtures import tenant
 
 NODE = 'node-1'
@@ -18,12 +18,12 @@ def session(api, book, offered=None):
 
     :param api: mock of a conductor's API
     """
-    api.begin_session.return_value = session_obj.Session(
+    api.begin_session.return_value = report.Session(
         number=1, generation=1, restored=False, cloud='c1')
     result = session_mod.HostSession(
         'h1', api, book, offered or offered_inventory.OfferedInventory(
             'h1', None, lambda: False, book.acknowledge), 's1')
-    result.begin('n1', NODE, machine.MachineIdentity())
+    result.begin('n1', NODE, host_rules.MachineIdentity())
     result.accept_report()
     api.reset_mock()
     return result

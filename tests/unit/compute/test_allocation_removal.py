@@ -4,7 +4,7 @@
 from nova import exception as nova_exception
 
 from gpgpu_plugin import context
-from gpgpu_plugin.compute import allocation_removal
+from gpgpu_plugin.compute import placement
 from tests.unit.compute import base
 
 
@@ -40,7 +40,7 @@ class AllocationRemovalTest(base.ComputeTestCase):
 
     def test_one_that_stays_is_waited_for_in_vain_only_so_long(self):
         self.tracker.run_once()
-        self.seconds += allocation_removal.PATIENCE
+        self.seconds += placement.REMOVAL_PATIENCE
         self.assertIsNone(self.tracker.run_once())
         self.assertEqual((8, 3), self.placement())
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import assignments
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import claim
 from tests.fixtures import disk
@@ -56,11 +56,11 @@ class AssignmentsTestCase(base.BaseTestCase):
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.path = self.folder / 'h1.json'
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.compute.book_file', level=logging.ERROR))
+            'gpgpu_plugin.compute.assignment_file', level=logging.ERROR))
 
     def book(self):
         """Return the book, read from its file again."""
-        return assignments.HostAssignments(str(self.path))
+        return assignment_file.AssignmentFile(str(self.path))
 
 
 class RoundTripTest(AssignmentsTestCase):
@@ -87,7 +87,7 @@ class RoundTripTest(AssignmentsTestCase):
     def test_file_says_its_version(self):
         with fixtures.MonkeyPatch('time.time', lambda: 1e9):
             self.book().add_pending(['a'])
-        self.assertEqual(1, assignments.VERSION)
+        self.assertEqual(1, assignment_file.VERSION)
         self.assertEqual(
             {'version': 1, 'assigned': {}, 'pending': {'a': 1e9},
              'confirmations': [], 'began_at': {},
@@ -327,7 +327,7 @@ class UnreadableTest(AssignmentsTestCase):
                 self.assertIn(str(kept), self.log.output)
 
     def test_assignment_that_no_report_can_send_is_kept_aside(self):
-        assignments.HostAssignments(str(self.path)).add(
+        assignment_file.AssignmentFile(str(self.path)).add(
             'i1', [make_assignment(uuid='a1', lease_expires_at=5.0,
                                    used_seconds=7)])
         good = self.path.read_text()
@@ -344,14 +344,14 @@ class UnreadableTest(AssignmentsTestCase):
                 self.assertEqual([], self.book().all())
 
     def test_book_of_another_host_is_kept_aside(self):
-        assignments.HostAssignments(str(self.folder / 'h2.json')).add(
+        assignment_file.AssignmentFile(str(self.folder / 'h2.json')).add(
             'i1', [make_assignment(host='h2')])
         (self.folder / 'h2.json').rename(self.path)
         self.assertEqual([], self.book().all())
         self.assertIn("host: 'h2' is not valid: assignments of h1 alone",
                       self.log.output)
         self.assertRaises(
-            exception.Invalid, assignments.not_free,
+            exception.Invalid, assignment_file.not_free,
             self.folder / 'h1.json.unreadable-1')
 
     def test_version_that_is_not_known_is_named(self):

@@ -10,7 +10,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import versioned_file
-from gpgpu_plugin.compute import book_file
+from gpgpu_plugin.compute import assignment_file
 from tests.fixtures import disk
 
 
@@ -28,13 +28,13 @@ class BookFileTest(base.BaseTestCase):
         self.path = pathlib.Path(
             self.useFixture(fixtures.TempDir()).path) / 'h1.json'
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.compute.book_file', level=logging.WARNING))
+            'gpgpu_plugin.compute.assignment_file', level=logging.WARNING))
         self.file = self.make()
 
     def make(self):
-        return book_file.BookFile(
+        return assignment_file.BookFile(
             str(self.path),
-            lambda path: versioned_file.read(path, Content, 1), 1)
+            lambda path: versioned_file.read_versioned(path, Content, 1), 1)
 
     def test_content_that_cannot_be_written_is_logged_once(self):
         with disk.full_disk():

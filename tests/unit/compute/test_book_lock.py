@@ -11,12 +11,12 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import book_lock
+from gpgpu_plugin.compute import assignment_file
 
 _PROGRAM = """
 import os, sys
-from gpgpu_plugin.compute import book_lock
-file = book_lock.acquire(sys.argv[1])
+from gpgpu_plugin.compute import assignment_file
+file = assignment_file.acquire_lock(sys.argv[1])
 if os.fork():
     print('locked', flush=True)
 sys.stdin.read()
@@ -31,7 +31,7 @@ class AcquireTest(base.BaseTestCase):
             self.useFixture(fixtures.TempDir()).path, 'state', 'h1.json')
 
     def acquire(self):
-        file = book_lock.acquire(str(self.book))
+        file = assignment_file.acquire_lock(str(self.book))
         self.addCleanup(file.close)
 
     def assert_locked(self):
@@ -56,20 +56,21 @@ class AcquireTest(base.BaseTestCase):
     def test_second_process_is_refused_with_the_first_one_s_pid(self):
         process = self.start()
         exc = self.assertRaises(
-            exception.ConfigInvalid, book_lock.acquire, str(self.book))
+            exception.ConfigInvalid, assignment_file.acquire_lock,
+            str(self.book))
         self.assertIn('[gpgpu_compute] state_path', str(exc))
         self.assertIn(
             f'{self.book} is in use by process {process.pid}.', str(exc))
 
     def test_second_acquire_of_a_process_keeps_the_lock(self):
         # A driver is made again, and the first one's file is dropped.
-        file = book_lock.acquire(str(self.book))
-        file = book_lock.acquire(str(self.book))
+        file = assignment_file.acquire_lock(str(self.book))
+        file = assignment_file.acquire_lock(str(self.book))
         self.addCleanup(file.close)
         self.assert_locked()
 
     def test_process_can_lock_again_what_it_unlocked(self):
-        book_lock.acquire(str(self.book)).close()
+        assignment_file.acquire_lock(str(self.book)).close()
         self.acquire()
         self.assert_locked()
 
@@ -83,10 +84,11 @@ class AcquireTest(base.BaseTestCase):
 
     def test_file_system_without_locks_is_refused_with_the_reason(self):
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.compute.book_lock.fcntl.lockf',
+            'gpgpu_plugin.compute.assignment_file.fcntl.lockf',
             side_effect=OSError(errno.ENOLCK, 'No locks available')))
         exc = self.assertRaises(
-            exception.ConfigInvalid, book_lock.acquire, str(self.book))
+            exception.ConfigInvalid, assignment_file.acquire_lock,
+            str(self.book))
         self.assertIn('h1.lock cannot be locked (No locks available)',
                       str(exc))
 
@@ -98,7 +100,7 @@ class AcquireTest(base.BaseTestCase):
     def test_folder_that_cannot_be_written_locks_nothing(self):
         log = self.useFixture(fixtures.FakeLogger())
         self.book.parent.write_text('a file')
-        self.assertIsNone(book_lock.acquire(str(self.book)))
+        self.assertIsNone(assignment_file.acquire_lock(str(self.book)))
         self.assertIn('Cannot open the lock file', log.output)
 
     def test_book_on_a_full_disk_is_locked(self):

@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.compute import builds
+from gpgpu_plugin.compute import host
 
 
 class BuildsTest(base.BaseTestCase):
@@ -11,7 +11,7 @@ class BuildsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.left_out = []
-        self.builds = builds.Builds(self.left_out.append)
+        self.builds = host.Builds(self.left_out.append)
 
     def test_build_is_current_until_it_is_over(self):
         with self.builds.running('i1'):

@@ -6,7 +6,7 @@ import fixtures
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import cleaning
 from tests.fixtures import disk
 from tests.unit.compute import base
 from tests.unit.compute import make
@@ -83,7 +83,7 @@ class ClaimsTest(base.ComputeTestCase):
         uuids = self.boot(count)
         self.tracker.session.call(self.api.release, uuids)
         for task in self.api.clean_tasks(context.admin(), 'h1'):
-            cleaner.clean(self.tracker._host(), task)
+            cleaning.clean(self.tracker._host(), task)
         self.assertEqual({'available': 8}, self.states())
 
     def test_claim_of_a_device_in_an_outdated_book_gets_another(self):

@@ -8,12 +8,12 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import cleaner
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import cleaning
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import cleaned
 from tests.unit.compute import make
 
@@ -31,18 +31,19 @@ class CleanTest(base.BaseTestCase):
         super().setUp()
         self.task = TASK
         self.api = mock.create_autospec(
-            conductor_api.ConductorAPI, instance=True)
+            conductor_client.ConductorAPI, instance=True)
         folder = self.useFixture(fixtures.TempDir()).path
-        self.book = assignments.HostAssignments(f'{folder}/h1.json')
-        self.backend = mock.create_autospec(host_base.Host, instance=True)
+        self.book = assignment_file.AssignmentFile(f'{folder}/h1.json')
+        self.backend = mock.create_autospec(host_base.ComputeHost,
+                                            instance=True)
         self.verdict = cleaned.verdict(DEVICE)
         self.backend.clean.return_value = self.verdict
         self.api.clean_failure.return_value = None
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.compute.cleaner'))
+            'gpgpu_plugin.compute.cleaning'))
 
     def clean(self):
-        return cleaner.clean(host_mod.Host(
+        return cleaning.clean(host_mod.HostParts(
             name='h1', backend=self.backend, api=self.api, client=None,
             assignments=self.book,
             session=make.session(self.api, self.book)), self.task)

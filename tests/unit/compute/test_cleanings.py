@@ -9,7 +9,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import cleanings
+from gpgpu_plugin.compute import cleaning
 from gpgpu_plugin.objects import claim
 
 LONG = 60.0
@@ -44,7 +44,7 @@ class CleaningsCase(base.BaseTestCase):
         return number
 
     def make(self, limit=4, moment=LONG):
-        return cleanings.Cleanings(
+        return cleaning.Cleanings(
             limit, self.clean, lambda: self.notified.append(1), moment)
 
     def until(self, condition):
@@ -140,7 +140,7 @@ class DelayTest(CleaningsCase):
         self.errors[1] = exception.HostNotReady(path='x', reason='y')
         for number in (1, 2):
             self.go[number].set()
-        self.running = cleanings.Cleanings(
+        self.running = cleaning.Cleanings(
             4, self.clean, lambda: None, LONG, clock=lambda: self.seconds)
 
     def try_again(self, tasks=(1,)):

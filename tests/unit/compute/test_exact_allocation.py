@@ -6,7 +6,7 @@ from nova import exception as nova_exception
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import exact_allocation
+from gpgpu_plugin.compute import placement
 from tests.unit.compute import make
 
 NAME = 'CUSTOM_GPU_H100'
@@ -21,7 +21,7 @@ class AddTest(base.BaseTestCase):
             nova_exception.AllocationUpdateFailed(
                 consumer_uuid='i1', error='no capacity'))
         exc = self.assertRaises(
-            exception.ClaimDenied, exact_allocation.add, client, 'i1', 'h1',
+            exception.ClaimDenied, placement.add_exact, client, 'i1', 'h1',
             {make.GROUP: {'resources': {NAME: 1}}})
         self.assertEqual('exact_device_unavailable', exc.reason)
         self.assertIn('no capacity', str(exc))
@@ -34,7 +34,7 @@ class MissingTest(base.BaseTestCase):
         for allocated, expected in (
                 ({}, 2), ({'other': {NAME: 2}}, 2),
                 ({make.GROUP: {NAME: 1}}, 1), ({make.GROUP: {NAME: 2}}, 0)):
-            found = exact_allocation.missing([make.group()], two, allocated)
+            found = placement.missing_exact([make.group()], two, allocated)
             self.assertEqual(
                 {make.GROUP: {'resources': {NAME: expected}}}
                 if expected else {}, found)
@@ -46,7 +46,7 @@ class CoverTest(base.BaseTestCase):
         client = mock.Mock()
         client.add_resources_to_instance_allocation.side_effect = error
         found = {make.GROUP: allocated}
-        exact_allocation.cover(
+        placement.cover_exact(
             client, 'h1', [make.group(), make.group('L40S')], [assignment],
             used, found)
         return (client.add_resources_to_instance_allocation.call_count,

@@ -4,9 +4,9 @@
 import fixtures
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.compute import examination
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host as host_drifts
 from tests.fixtures import virt_driver
@@ -21,11 +21,11 @@ class ExaminerTest(base.DriverTestCase):
         super().setUp()
         self.spawn(1)
         [self.assignment] = self.tracker.assignments.all()
-        self.domain = liveness.Domain.ACTIVE
-        self.location = liveness.Location(host='h1')
+        self.domain = assignment_use.Domain.ACTIVE
+        self.location = assignment_use.Location(host='h1')
         self.guests = None
         self.useFixture(fixtures.MonkeyPatch(
-            f'{orphans.__name__}.location_of', lambda uuid: self.location))
+            f'{leftovers.__name__}.location_of', lambda uuid: self.location))
         self.tracker.driver = virt_driver.make(
             self.client, domain_of=lambda uuid: self.domain,
             domains=lambda: self.guests)
@@ -45,7 +45,7 @@ class ExaminerTest(base.DriverTestCase):
         self.assertEqual([], self.found())
 
     def test_assignment_of_a_deleted_instance_is_released(self):
-        self.location, self.domain = None, liveness.Domain.ABSENT
+        self.location, self.domain = None, assignment_use.Domain.ABSENT
         self.assertEqual([('instance_deleted', _Repair.COMPARE)],
                          self.found())
         self.gone.add('i1')
@@ -58,12 +58,13 @@ class ExaminerTest(base.DriverTestCase):
         self.assertEqual([('instance_deleted', None)], self.found())
 
     def test_instance_that_is_being_built_is_left_out(self):
-        self.location, self.domain = None, liveness.Domain.ABSENT
+        self.location, self.domain = None, assignment_use.Domain.ABSENT
         with self.tracker.builds.running('i1'):
             self.assertEqual([], self.found())
 
     def test_guests_of_the_hypervisor_are_compared(self):
-        self.guests = (host_drifts.Guest(uuid='i2', name='other', functions=(
+        self.guests = (host_drifts.GuestDevices(uuid='i2', name='other',
+                                                functions=(
             self.assignment.address,)),)
         # The guest that it is assigned to lacks it.
         self.assertEqual([('guest_device_unassigned', None),
@@ -76,7 +77,7 @@ class ExaminerTest(base.DriverTestCase):
         self.repair(_Repair.PREPARE)
         self.assertEqual([('assigned_device_not_on_vfio', None)],
                          self.found())
-        self.domain = liveness.Domain.INACTIVE
+        self.domain = assignment_use.Domain.INACTIVE
         self.assertEqual([('assigned_device_not_on_vfio', _Repair.PREPARE)],
                          self.found())
         self.repair(_Repair.PREPARE)

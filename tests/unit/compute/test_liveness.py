@@ -7,7 +7,7 @@ from nova.compute import task_states
 from nova.compute import vm_states
 from oslotest import base
 
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.objects import claim
 from tests.unit.compute import make
 
@@ -36,19 +36,19 @@ def claimed(migration_uuid='m1', **kwargs):
 
 def away(status, uuid='m1', **kwargs):
     """Return a migration from here to the other host."""
-    return liveness.Migration(
+    return assignment_use.Migration(
         uuid=uuid, status=status, source=HERE, dest=ELSEWHERE, **kwargs)
 
 
 def home(status, uuid='m1', **kwargs):
     """Return a migration from the other host to here."""
-    return liveness.Migration(
+    return assignment_use.Migration(
         uuid=uuid, status=status, source=ELSEWHERE, dest=HERE, **kwargs)
 
 
 def on_host(status, uuid='m1'):
     """Return a resize on this host to the flavor 2."""
-    return liveness.Migration(
+    return assignment_use.Migration(
         uuid=uuid, status=status, source=HERE, dest=HERE, new_flavor=2)
 
 
@@ -65,19 +65,19 @@ class TableTestCase(base.BaseTestCase):
              flavor=1, domain='inactive', deleting=False, hidden=False,
              vm_state=None, operation=None):
         """Return the UUIDs of the assignments that nobody uses."""
-        return sorted(liveness.unused(
-            assignments, liveness.Location(
+        return sorted(assignment_use.unused(
+            assignments, assignment_use.Location(
                 host=host, task=task, flavor=flavor, is_hidden=hidden,
                 vm_state='deleted' if deleting else vm_state,
                 migrations=tuple(migrations)),
-            HERE, liveness.Domain(domain), operation))
+            HERE, assignment_use.Domain(domain), operation))
 
 
 class NowhereTest(TableTestCase):
 
     def test_deleted_instance_uses_nothing(self):
-        self.assertEqual({'own', 'of-m1'}, liveness.unused(
-            [OWN, claimed()], None, HERE, liveness.Domain.INACTIVE))
+        self.assertEqual({'own', 'of-m1'}, assignment_use.unused(
+            [OWN, claimed()], None, HERE, assignment_use.Domain.INACTIVE))
 
     def test_instance_without_host_uses_nothing(self):
         self.assertEqual(
@@ -102,10 +102,10 @@ class PrepareTest(TableTestCase):
     def dead(self, *assignments, host=ELSEWHERE, migrations=(), **kwargs):
         return super().dead(
             *assignments, host=host, task=task_states.RESIZE_PREP,
-            migrations=(liveness.Migration(
+            migrations=(assignment_use.Migration(
                 uuid='new', status='pre-migrating', source=host, dest=HERE),
-                *migrations), operation=liveness.Operation(
-                liveness.Kind.PREPARE, 'new'), **kwargs)
+                *migrations), operation=assignment_use.Operation(
+                assignment_use.OperationKind.PREPARE, 'new'), **kwargs)
 
     def test_what_earlier_moves_left_is_dead(self):
         for migration in (home('error'), home('failed'), away('error'),
@@ -147,7 +147,7 @@ class DestroyTest(TableTestCase):
             migrations = [on_host('reverting')]
         return super().dead(
             *(assignments or (OWN, claimed())), migrations=migrations,
-            domain='absent', operation=liveness.DESTROY, **kwargs)
+            domain='absent', operation=assignment_use.DESTROY, **kwargs)
 
     def test_every_state(self):
         for vm_state, task in itertools.product(
@@ -210,8 +210,8 @@ class DecideTest(TableTestCase):
     """Tests of what is dead once Nova has decided a migration."""
 
     def confirmed(self, *assignments, uuid='m1', **kwargs):
-        return self.dead(*assignments, operation=liveness.Operation(
-            liveness.Kind.CONFIRM, uuid), **kwargs)
+        return self.dead(*assignments, operation=assignment_use.Operation(
+            assignment_use.OperationKind.CONFIRM, uuid), **kwargs)
 
     def test_source_is_dead_when_it_is_confirmed(self):
         for domain in ('absent', 'inactive'):
@@ -248,8 +248,10 @@ class DecideTest(TableTestCase):
     def test_destination_that_failed_is_dead(self):
         migrations = [home('post-migrating'), home('confirmed', 'm0')]
         for operation, dead in (
-                (None, []), (liveness.Operation(liveness.Kind.FAIL, 'm1'),
-                             ['of-m1'])):
+                (None, []),
+                (assignment_use.Operation(assignment_use.OperationKind.FAIL,
+                                          'm1'),
+                 ['of-m1'])):
             self.assertEqual(dead, self.dead(
                 claimed(), host=ELSEWHERE, migrations=migrations,
                 task=task_states.RESIZE_FINISH, operation=operation))
@@ -261,12 +263,13 @@ class MayRunWithTest(base.BaseTestCase):
     def found(self, domain, kind=None):
         others = [make.assignment(uuid='own', address='0000:01:00.0'),
                   make.assignment(uuid='left', address='0000:02:00.0')]
-        return liveness.may_run_with(
+        return assignment_use.may_run_with(
             {'left'}, others, domain,
-            None if kind is None else liveness.Operation(kind, 'm1'))
+            None if kind is None else assignment_use.Operation(kind, 'm1'))
 
     def test_guest_that_is_off_runs_with_nothing(self):
-        for domain in (liveness.Domain.ABSENT, liveness.Domain.INACTIVE):
+        for domain in (assignment_use.Domain.ABSENT,
+                       assignment_use.Domain.INACTIVE):
             self.assertFalse(self.found(domain))
 
     def test_guest_with_all_others_does_not_run_with_it(self):
@@ -276,15 +279,16 @@ class MayRunWithTest(base.BaseTestCase):
                 (('0000:01:00.0', 'left'), True), ((), True),
                 # Its buses may have other numbers than before.
                 (('0000:03:00.0',), True)):
-            self.assertIs(may, self.found(liveness.Domain(
+            self.assertIs(may, self.found(assignment_use.Domain(
                 'active', frozenset(names))), names)
 
     def test_guest_whose_devices_are_unknown_may_run_with_all(self):
         for kind, may in (
-                (None, True), (liveness.Kind.BUILD, True),
-                (liveness.Kind.PREPARE, True), (liveness.Kind.DESTROY, True),
-                (liveness.Kind.CONFIRM, False)):
-            self.assertIs(may, self.found(liveness.Domain.ACTIVE, kind))
+                (None, True), (assignment_use.OperationKind.BUILD, True),
+                (assignment_use.OperationKind.PREPARE, True),
+                (assignment_use.OperationKind.DESTROY, True),
+                (assignment_use.OperationKind.CONFIRM, False)):
+            self.assertIs(may, self.found(assignment_use.Domain.ACTIVE, kind))
 
 
 class HereTest(TableTestCase):
@@ -468,9 +472,9 @@ class DescribeTest(base.BaseTestCase):
 
     def test_hidden_record_is_named(self):
         for hidden in (False, True):
-            described = liveness.describe(
-                'i1', liveness.Location(host=HERE, is_hidden=hidden), HERE,
-                liveness.Domain.ABSENT)
+            described = assignment_use.describe(
+                'i1', assignment_use.Location(host=HERE, is_hidden=hidden),
+                HERE, assignment_use.Domain.ABSENT)
             self.assertIs(hidden, 'hidden' in described)
 
 

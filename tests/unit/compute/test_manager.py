@@ -9,7 +9,7 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import manager
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
@@ -23,7 +23,7 @@ class ComputeManagerTest(base.BaseTestCase):
         super().setUp()
         self.calls = mock.Mock(spec=[
             'refresh', 'assignments_changed', 'usage', 'examine', 'answer'])
-        self.manager = manager.ComputeManager(
+        self.manager = service.ComputeManager(
             self.calls.refresh, self.calls.assignments_changed,
             self.calls.usage, self.calls.examine, self.calls.answer)
 
@@ -76,7 +76,7 @@ class ComputeManagerTest(base.BaseTestCase):
 
     def test_answer_that_no_conductor_takes_is_logged(self):
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.compute.manager'))
+            'gpgpu_plugin.compute.service'))
         self.calls.answer.side_effect = exception.ConductorUnavailable(
             method='answer', timeout=10)
         self.ask()

@@ -13,12 +13,12 @@ from nova.compute import vm_states
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.objects import claim
 from tests.unit.compute import make
 
-BUILD = liveness.Operation(liveness.Kind.BUILD)
+BUILD = assignment_use.Operation(assignment_use.OperationKind.BUILD)
 
 
 class FindTest(base.BaseTestCase):
@@ -42,18 +42,18 @@ class FindTest(base.BaseTestCase):
                 'hidden': False, 'flavor': types.SimpleNamespace(id=1),
                 **instance})}
         with mock.patch.object(objects.Instance, 'get_by_uuid', **answer):
-            return orphans.find(
+            return leftovers.find_orphans(
                 [make.assignment()],
-                lambda uuid: liveness.Domain(self.domain), **kwargs)
+                lambda uuid: assignment_use.Domain(self.domain), **kwargs)
 
     def test_instance_is_where_nova_has_it(self):
         for location, here in (
-                (liveness.Location(host='h1', task=None), True),
-                (liveness.Location(host='h2', task=None), False),
+                (assignment_use.Location(host='h1', task=None), True),
+                (assignment_use.Location(host='h2', task=None), False),
                 (None, False)):
             with mock.patch.object(
-                    orphans, 'location_of', return_value=location):
-                self.assertEqual(here, orphans.is_here('i1', 'h1'))
+                    leftovers, 'location_of', return_value=location):
+                self.assertEqual(here, leftovers.is_here('i1', 'h1'))
 
     def test_deleted_instance_uses_nothing(self):
         self.assertEqual({'a1'}, self.find())
@@ -83,10 +83,10 @@ class FindTest(base.BaseTestCase):
         for devices, unused in (
                 ({'0000:01:00.0'}, {'a2'}), ({'0000:02:00.0'}, set()),
                 ({'0000:01:00.0', '0000:02:00.0'}, set())):
-            domain = liveness.Domain('active', frozenset(devices))
+            domain = assignment_use.Domain('active', frozenset(devices))
             with mock.patch.object(objects.Instance, 'get_by_uuid',
                                    return_value=self.record('h1')):
-                self.assertEqual(unused, orphans.find(
+                self.assertEqual(unused, leftovers.find_orphans(
                     [mine, left], lambda uuid, domain=domain: domain))
 
     def test_delete_does_not_wait_for_the_migrations(self):
@@ -95,9 +95,9 @@ class FindTest(base.BaseTestCase):
         for state in ({'task_state': task_states.DELETING},
                       {'deleted': True},
                       {'vm_state': vm_states.BUILDING}):
-            self.assertEqual({'a1'}, orphans.find(
-                [make.assignment()], lambda uuid: liveness.Domain.ABSENT,
-                liveness.DESTROY, types.SimpleNamespace(
+            self.assertEqual({'a1'}, leftovers.find_orphans(
+                [make.assignment()], lambda uuid: assignment_use.Domain.ABSENT,
+                assignment_use.DESTROY, types.SimpleNamespace(
                     **{**vars(instance), **state})))
 
     def arrived(self, host='h1', domain='active', **kwargs):
@@ -106,8 +106,8 @@ class FindTest(base.BaseTestCase):
             **kwargs})]
         with mock.patch.object(objects.Instance, 'get_by_uuid',
                                return_value=self.record(host)):
-            return orphans.arrived_with(
-                'i1', 'h1', lambda uuid: liveness.Domain(domain))
+            return leftovers.arrived_with(
+                'i1', 'h1', lambda uuid: assignment_use.Domain(domain))
 
     def test_guest_that_runs_has_arrived_with_a_migration_that_is_over(self):
         for status in ('error', 'confirmed', 'post-migrating'):
@@ -115,8 +115,8 @@ class FindTest(base.BaseTestCase):
         self.assertIsNone(self.arrived(status='finished'))
         self.assertIsNone(self.arrived(domain='inactive'))
         self.assertIsNone(self.arrived(dest_compute='h2'))
-        with mock.patch.object(orphans, 'location_of', return_value=None):
-            self.assertIsNone(orphans.arrived_with('i1', 'h1', self.fail))
+        with mock.patch.object(leftovers, 'location_of', return_value=None):
+            self.assertIsNone(leftovers.arrived_with('i1', 'h1', self.fail))
 
     def test_guest_that_is_off_does_not_keep_a_deleted_instance(self):
         self.domain = 'inactive'
@@ -145,8 +145,9 @@ class FindTest(base.BaseTestCase):
         with mock.patch.object(
                 objects.Instance, 'get_by_uuid',
                 side_effect=lambda *a, **k: self.record(next(hosts))):
-            self.assertEqual(set(), orphans.find(
-                [make.assignment()], lambda uuid: liveness.Domain.INACTIVE))
+            self.assertEqual(set(), leftovers.find_orphans(
+                [make.assignment()],
+                lambda uuid: assignment_use.Domain.INACTIVE))
 
     def test_instance_that_never_stays_is_in_doubt(self):
         self.migrations = [self.evacuation('done')]
@@ -154,7 +155,7 @@ class FindTest(base.BaseTestCase):
         with mock.patch.object(
                 objects.Instance, 'get_by_uuid',
                 side_effect=lambda *a, **k: self.record(next(hosts))):
-            self.assertRaises(exception.Conflict, orphans.location_of, 'i1')
+            self.assertRaises(exception.Conflict, leftovers.location_of, 'i1')
 
     def test_newest_migration_comes_first(self):
         self.migrations = [types.SimpleNamespace(
@@ -200,9 +201,9 @@ class FindTest(base.BaseTestCase):
             'hidden': False, 'flavor': types.SimpleNamespace(id=1), **kwargs})
         with mock.patch.object(objects.Instance, 'get_by_uuid',
                                return_value=instance):
-            return orphans.usage(
+            return leftovers.usage(
                 [make.assignment(uuid=uuid) for uuid in ('a1', 'a2')],
-                lambda uuid: liveness.Domain(self.domain), building)
+                lambda uuid: assignment_use.Domain(self.domain), building)
 
     def test_usage_says_why(self):
         for kwargs, domain, used, reason in (
@@ -234,17 +235,19 @@ class FindTest(base.BaseTestCase):
                     objects.Instance, 'get_by_uuid',
                     side_effect=nova_exception.InstanceNotFound(
                         instance_id='i1')):
-                [judged] = orphans.usage(
+                [judged] = leftovers.usage(
                     [make.assignment()],
-                    lambda uuid, domain=domain: liveness.Domain(domain), ())
+                    lambda uuid, domain=domain: assignment_use.Domain(domain),
+                    ())
             self.assertEqual(used, judged.used)
             self.assertEqual(used, 'has no record' in judged.reason)
 
     def test_usage_is_unknown_where_nova_does_not_answer(self):
         with mock.patch.object(objects.Instance, 'get_by_uuid',
                                side_effect=RuntimeError('away')):
-            judged = orphans.usage(
-                [make.assignment()], lambda uuid: liveness.Domain.ABSENT, ())
+            judged = leftovers.usage(
+                [make.assignment()], lambda uuid: assignment_use.Domain.ABSENT,
+                ())
         self.assertEqual([None], [usage.used for usage in judged])
         self.assertIn('RuntimeError', judged[0].reason)
 
@@ -258,15 +261,15 @@ class FindTest(base.BaseTestCase):
         for domain, unused in (('inactive', {'a1'}), ('active', set())):
             self.domain = domain
             self.assertEqual(
-                unused, self.find(moving, operation=liveness.Operation(
-                    liveness.Kind.PREPARE, 'm2')))
+                unused, self.find(moving, operation=assignment_use.Operation(
+                    assignment_use.OperationKind.PREPARE, 'm2')))
 
     def test_nothing_asks_nobody(self):
-        self.assertEqual(set(), orphans.find([], self.fail))
+        self.assertEqual(set(), leftovers.find_orphans([], self.fail))
 
     def test_database_that_is_away_is_an_error(self):
         with mock.patch.object(objects.Instance, 'get_by_uuid',
                                side_effect=RuntimeError('away')):
             self.assertRaises(
-                RuntimeError, orphans.find, [make.assignment()],
-                lambda uuid: liveness.Domain.ABSENT)
+                RuntimeError, leftovers.find_orphans, [make.assignment()],
+                lambda uuid: assignment_use.Domain.ABSENT)

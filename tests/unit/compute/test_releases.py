@@ -7,8 +7,8 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import releases
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import claims
 from gpgpu_plugin.objects import claim
 from tests.fixtures import disk
 from tests.unit.compute import make
@@ -22,11 +22,11 @@ class ReleasesTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.path = f'{self.useFixture(fixtures.TempDir()).path}/h1.json'
-        self.book = assignments.HostAssignments(self.path)
+        self.book = assignment_file.AssignmentFile(self.path)
         self.book.add('i1', [make.assignment()])
         self.conductor = True
         self.sent = []
-        self.releases = releases.Releases('h1', self.book, self.flush)
+        self.releases = claims.Releases('h1', self.book, self.flush)
 
     def flush(self):
         if not self.conductor:
@@ -53,7 +53,7 @@ class ReleasesTest(base.BaseTestCase):
     def test_release_without_a_conductor_is_stored(self):
         self.conductor = False
         self.release_and_confirm()
-        read = assignments.HostAssignments(self.path)
+        read = assignment_file.AssignmentFile(self.path)
         self.assertEqual((['a1'], [CONFIRMATION]), (
             read.pending(), read.confirmations()))
 
@@ -80,7 +80,7 @@ class ReleasesTest(base.BaseTestCase):
             full.close()
             self.book.write_again()
             self.flush()
-        self.releases = releases.Releases('h1', self.book, flush)
+        self.releases = claims.Releases('h1', self.book, flush)
         self.releases.release(['a1'])
         self.assertEqual(
-            ['a1'], assignments.HostAssignments(self.path).pending())
+            ['a1'], assignment_file.AssignmentFile(self.path).pending())

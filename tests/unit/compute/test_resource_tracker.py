@@ -19,9 +19,9 @@ from oslotest import base as test_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import book_lock
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.compute import resource_tracker
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
@@ -30,7 +30,7 @@ from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import disk
 from tests.fixtures import patience
@@ -830,7 +830,8 @@ class DecisionTest(test_base.BaseTestCase):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
         self.seconds = 0.0
-        self.backend = mock.create_autospec(host_base.Host, instance=True)
+        self.backend = mock.create_autospec(host_base.ComputeHost,
+                                            instance=True)
         self.backend.changed.return_value = False
         self.api = mock.Mock()
         self.tracker = resource_tracker.ResourceTracker(
@@ -946,7 +947,7 @@ class DecisionTest(test_base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(
             tasks, 'report', side_effect=reported))
         self.tracker._schedule.require(tasks.Task.REPORT)
-        self.tracker._node = tasks.ComputeNode(name='h1', uuid=base.NODE)
+        self.tracker._node = tasks.NodeUUIDs(name='h1', uuid=base.NODE)
         for _ in reported:
             self.assertTrue(self.tracker._schedule.is_due(tasks.Task.REPORT))
             self.tracker._schedule.take(tasks.Task.REPORT)
@@ -1073,9 +1074,9 @@ class ForHostTest(test_base.BaseTestCase):
             'state_path', self.useFixture(fixtures.TempDir()).path,
             'gpgpu_compute')
         self.api = self.useFixture(fixtures.MockPatchObject(
-            conductor_api, 'ConductorAPI')).mock
+            conductor_client, 'ConductorAPI')).mock
         self.guests = object()
-        self.domain = liveness.Domain.ACTIVE
+        self.domain = assignment_use.Domain.ACTIVE
 
     def make(self):
         return resource_tracker.for_host(
@@ -1097,7 +1098,8 @@ class ForHostTest(test_base.BaseTestCase):
 
     def test_second_process_with_the_book_is_refused_before_all_else(self):
         lock = self.useFixture(fixtures.MockPatchObject(
-            book_lock, 'acquire', side_effect=exception.ConfigInvalid(
+            assignment_file, 'acquire_lock',
+            side_effect=exception.ConfigInvalid(
                 option='[gpgpu_compute] state_path',
                 reason='it is in use'))).mock
         self.assertRaises(exception.ConfigInvalid, self.make)
@@ -1108,21 +1110,21 @@ class ForHostTest(test_base.BaseTestCase):
     def test_nova_and_the_hypervisor_say_who_uses_what(self):
         tracker = self.make()
         with fixtures.MockPatchObject(
-                orphans, 'location_of', side_effect=lambda uuid:
-                liveness.Location(host='h1' if uuid == 'i1' else 'h2')):
+                leftovers, 'location_of', side_effect=lambda uuid:
+                assignment_use.Location(host='h1' if uuid == 'i1' else 'h2')):
             self.assertTrue(tracker.is_here('i1'))
             self.assertFalse(tracker.is_here('i2'))
             self.assertIsNone(tracker.arrived_with('i1'))
         with fixtures.MockPatchObject(
-                orphans, 'record_of',
+                leftovers, 'record_of',
                 return_value=types.SimpleNamespace(deleted=True)):
             for self.domain, used in (
-                    (liveness.Domain.ACTIVE, True),
-                    (liveness.Domain.INACTIVE, False),
-                    (liveness.Domain.ABSENT, False)):
+                    (assignment_use.Domain.ACTIVE, True),
+                    (assignment_use.Domain.INACTIVE, False),
+                    (assignment_use.Domain.ABSENT, False)):
                 self.assertIs(used, tracker.runs('i1'))
-                for operation in (None, liveness.Operation(
-                        liveness.Kind.BUILD)):
+                for operation in (None, assignment_use.Operation(
+                        assignment_use.OperationKind.BUILD)):
                     self.assertEqual(
                         set() if used else {'a1'}, tracker.find_orphans(
                             [make.assignment()], operation=operation))

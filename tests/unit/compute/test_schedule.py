@@ -3,7 +3,6 @@
 
 from oslotest import base
 
-from gpgpu_plugin.compute import schedule
 from gpgpu_plugin.compute import tasks
 
 _T = tasks.Task
@@ -14,7 +13,7 @@ class ScheduleTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.seconds = 0.0
-        self.schedule = schedule.Schedule(lambda: self.seconds, 600, 300)
+        self.schedule = tasks.Schedule(lambda: self.seconds, 600, 300)
         self.schedule.begin()
 
     def due(self):
@@ -51,7 +50,7 @@ class ScheduleTest(base.BaseTestCase):
     def test_digests_of_many_hosts_are_spread_over_the_interval(self):
         first = []
         for _ in range(200):
-            one = schedule.Schedule(lambda: self.seconds, 600, 300)
+            one = tasks.Schedule(lambda: self.seconds, 600, 300)
             one.begin()
             first.append(one._digest_at)
         self.assertTrue(all(150 <= at <= 450 for at in first))

@@ -9,7 +9,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.compute import service
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import codec
@@ -40,7 +40,7 @@ class ServiceTestCase(base.BaseTestCase):
         self.examiner.drifts.return_value = ()
         for name, value in (
                 ('examination.Examiner', lambda tracker: self.examiner),
-                ('worker.Worker', self.worker_class),
+                ('Worker', self.worker_class),
                 ('rpc_transport.probe', self.calls.probe),
                 ('rpc_transport.server', self.calls.server)):
             self.useFixture(fixtures.MonkeyPatch(
@@ -197,7 +197,7 @@ class ServeTest(ServiceTestCase):
         mine = make.assignment(uuid='a1', instance_uuid='i1')
         self.tracker.assignments.all = lambda: [mine]
         usage = self.useFixture(fixtures.MockPatchObject(
-            orphans, 'usage', return_value=())).mock
+            leftovers, 'usage', return_value=())).mock
         [compute] = self.endpoints()
         named = [make.assignment(uuid=uuid, instance_uuid='deleted')
                  for uuid in ('a1', 'a9')]

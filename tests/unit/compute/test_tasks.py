@@ -13,17 +13,16 @@ from oslotest import base as test_base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import builds as builds_mod
+from gpgpu_plugin.compute import assignment_file
 from gpgpu_plugin.compute import host as host_mod
 from gpgpu_plugin.compute import tasks
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from tests.fixtures import hosts
 from tests.fixtures import patience
 from tests.unit.compute import base
@@ -31,7 +30,7 @@ from tests.unit.compute import make
 
 GPU = pci.PCIFunction(id='/devices/x', address='0000:3b:00.0', vendor='10de',
                       device='2330')
-CAPACITY = driver_capacity.DriverCapacity(available={'X-4Q': 1})
+CAPACITY = vgpu.DriverCapacity(available={'X-4Q': 1})
 
 
 class TasksTestCase(test_base.BaseTestCase):
@@ -40,12 +39,13 @@ class TasksTestCase(test_base.BaseTestCase):
     def setUp(self):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
-        self.book = assignments.HostAssignments(f'{folder}/h1.json')
+        self.book = assignment_file.AssignmentFile(f'{folder}/h1.json')
         self.api = mock.create_autospec(
-            conductor_api.ConductorAPI, instance=True)
-        self.backend = mock.create_autospec(host_base.Host, instance=True)
+            conductor_client.ConductorAPI, instance=True)
+        self.backend = mock.create_autospec(host_base.ComputeHost,
+                                            instance=True)
         self.client = base.FakeReportClient()
-        self.host = host_mod.Host(
+        self.host = host_mod.HostParts(
             name='h1', backend=self.backend, api=self.api,
             client=self.client, assignments=self.book,
             session=make.session(self.api, self.book))
@@ -63,7 +63,7 @@ class ReportTest(TasksTestCase):
 
     def report(self, owners=None):
         outcome = tasks.report(
-            self.host, tasks.ComputeNode(name='n1', uuid=make.NODE),
+            self.host, tasks.NodeUUIDs(name='n1', uuid=make.NODE),
             lambda scan: owners or {})
         [((_, _, report), _)] = self.api.report.call_args_list
         return outcome, report
@@ -237,7 +237,7 @@ class ReconcileTaskTest(TasksTestCase):
 
     def setUp(self):
         super().setUp()
-        self.builds = builds_mod.Builds(lambda instance_uuid: None)
+        self.builds = host_mod.Builds(lambda instance_uuid: None)
 
     def reconcile(self, *listed, builds=(), gone=(), meanwhile=None,
                   elsewhere=()):
@@ -334,7 +334,7 @@ class ReconcileTaskTest(TasksTestCase):
     def test_comparison_that_ends_nothing_writes_nothing(self):
         self.book.add('i1', [make.assignment()])
         write = self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.versioned_file.write')).mock
+            'gpgpu_plugin.versioned_file.write_versioned')).mock
         self.reconcile(make.assignment())
         self.assertFalse(write.called)
 

@@ -5,7 +5,7 @@ import types
 
 from oslotest import base
 
-from gpgpu_plugin.compute import unexpected
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.objects import claim
 from tests.unit.compute import make
 
@@ -19,7 +19,7 @@ class UnexpectedAssignmentsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.seconds = 0.0
-        self.watch = unexpected.UnexpectedAssignments(lambda: self.seconds)
+        self.watch = leftovers.UnexpectedAssignments(lambda: self.seconds)
 
     def find(self, *assignments, instances=(), migrations=(), builds=(),
              after=60.0):

@@ -8,8 +8,8 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.compute import assignments
-from gpgpu_plugin.compute import withheld
+from gpgpu_plugin.compute import assignment_file
+from gpgpu_plugin.compute import designation_check
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.vfio import baseline
 from tests.unit.compute.test_assignments import make_assignment
@@ -25,7 +25,8 @@ class BookCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.book = assignments.HostAssignments(str(self.folder / 'h1.json'))
+        self.book = assignment_file.AssignmentFile(
+            str(self.folder / 'h1.json'))
 
     def assign(self, stable_id):
         assignment = make_assignment(stable_id=stable_id)
@@ -41,13 +42,15 @@ class WithheldTest(BookCase):
 
     def refusal(self, *words):
         """Check that the card is refused with some words."""
-        address, reason = withheld.refusal(str(self.folder), (GPU, AUDIO))
+        address, reason = designation_check.refusal(str(self.folder),
+                                                    (GPU, AUDIO))
         self.assertEqual(GPU.address, address)
         for word in (*words, 'repeat the command'):
             self.assertIn(word, reason)
 
     def is_free(self):
-        return withheld.refusal(str(self.folder), (GPU, AUDIO)) is None
+        return designation_check.refusal(str(self.folder),
+                                         (GPU, AUDIO)) is None
 
     def test_assigned_device_is_not_free(self):
         for stable_id in (GPU.id, f'{GPU.id}/vf3', f'{GPU.id}/mdev0',
@@ -110,7 +113,7 @@ class WithheldTest(BookCase):
 class UsersTest(BookCase):
 
     def users(self):
-        return withheld.users(str(self.folder))
+        return designation_check.users(str(self.folder))
 
     def test_instance_is_that_of_the_function_and_of_its_gpu(self):
         self.assign(GPU.id)

@@ -6,13 +6,13 @@ import threading
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.compute import worker
+from gpgpu_plugin.compute import service
 
 
 class WorkerTest(base.BaseTestCase):
 
     def make(self, work, interval=3600):
-        made = worker.Worker(work, interval, 'test')
+        made = service.Worker(work, interval, 'test')
         self.addCleanup(made.stop)
         made.start()
         return made
@@ -117,7 +117,7 @@ class WorkerTest(base.BaseTestCase):
             if isinstance(answer, Exception):
                 raise answer
             return answer
-        subject = worker.Worker(work, 3600, 'test')
+        subject = service.Worker(work, 3600, 'test')
 
         def wait(pause):
             pauses.append(pause)

@@ -13,9 +13,9 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group as group_mod
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
@@ -93,7 +93,7 @@ class Content:
         if self.functions:
             hosts.store(db, scan(self.functions))
         for name in self.types:
-            vgpu_type_admin.set_enabled(
+            group_mod.set_type_enabled(
                 db, self.variant.name, name, None, enabled=True,
                 caller=variant_sweep.PATIENT)
 

@@ -4,12 +4,11 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.objects import admin
@@ -34,7 +33,7 @@ class AcceptanceTest(base.ConductorTestCase):
             self.db, **filters)]
 
     def accept(self, *uuids, reason='burned in'):
-        acceptance.accept(self.db, uuids, reason, OPERATOR)
+        withdrawal.accept_clean(self.db, uuids, reason, OPERATOR)
 
     def refused(self, *uuids):
         before = self.states()
@@ -55,7 +54,7 @@ class AcceptanceTest(base.ConductorTestCase):
     def test_ledger_and_event_say_who_and_why(self):
         device = self.uuids(state='dirty')[0]
         self.accept(device)
-        [record] = ledger_admin.list_all(self.db, device)
+        [record] = history.list_cleanings(self.db, device)
         self.assertEqual(
             ('accepted', 'burned in', OPERATOR), tuple(
                 record.fields[name] for name in (
@@ -165,5 +164,5 @@ class UnknownCardTest(base.ConductorTestCase):
                   if device.present]
         self.assertEqual('dirty', card.state)
         self.assertIn('only a cleaning', str(self.assertRaises(
-            exception.Conflict, acceptance.accept, self.db, [card.uuid],
+            exception.Conflict, withdrawal.accept_clean, self.db, [card.uuid],
             'new', OPERATOR)))

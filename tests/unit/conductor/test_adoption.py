@@ -13,17 +13,17 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
+from gpgpu_plugin.objects import history as history_obj
 from gpgpu_plugin.objects import report as report_obj
-from gpgpu_plugin.objects import usage as usage_obj
 from tests.fixtures import hosts
 from tests.fixtures import released
 from tests.fixtures import rows
@@ -114,7 +114,7 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         self.restored([dataclasses.replace(
             assignment, project_id='p1', user_id='u1', flavor='gpu.large',
             used_seconds=3600)])
-        [usage] = usage_admin.list_all(self.db, usage_obj.UsageQuery())
+        [usage] = history.list_usage(self.db, history_obj.UsageQuery())
         self.assertEqual(
             ('p1', 'u1', 'gpu.large', 'H100', None),
             (usage.project_id, usage.user_id, usage.flavor, usage.variant,
@@ -130,7 +130,7 @@ class AdoptionTest(AdoptionMixin, base.ConductorTestCase):
         self.restored([dataclasses.replace(
             granted.assignments[0], stable_id=new.id, address=new.address)],
             [*self.functions, new])
-        [usage] = usage_admin.list_all(self.db, usage_obj.UsageQuery())
+        [usage] = history.list_usage(self.db, history_obj.UsageQuery())
         self.assertEqual('H100', usage.variant)
 
     def test_known_assignment_stays_as_it_is(self):
@@ -438,7 +438,7 @@ class VGPUAdoptionTest(AdoptionMixin, vgpu_base.VGPUTestCase):
         self.restored(self.book(granted), [dataclasses.replace(
             self.functions[0], vgpu_mechanism=None, vgpu_types=(),
             driver='vfio-pci')])
-        names = {info.vgpu_type for info in vgpu_type_admin.list_all(self.db)}
+        names = {info.vgpu_type for info in group.list_types(self.db)}
         self.assertLessEqual({listed.name for listed in vgpu_base.TYPES},
                              names)
 

@@ -4,7 +4,7 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import allocation_sync
+from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.domain import naming
 from tests.unit.conductor import base as conductor_base
@@ -19,7 +19,7 @@ class CompareTest(conductor_base.ConductorTestCase):
         self.assignments = conductor_base.uuids(self.boot(2))
 
     def compare(self, allocations, assignments=None):
-        return allocation_sync.compare(
+        return releases.compare_allocations(
             self.db, 'h1', allocations,
             self.assignments if assignments is None else assignments)
 
@@ -63,5 +63,5 @@ class CompareTest(conductor_base.ConductorTestCase):
 
     def test_unknown_host_is_not_found(self):
         self.assertRaises(
-            exception.NotFound, allocation_sync.compare, self.db, 'h9', {},
-            [])
+            exception.NotFound, releases.compare_allocations, self.db, 'h9',
+            {}, [])

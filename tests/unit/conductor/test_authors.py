@@ -6,7 +6,7 @@ import uuid
 from oslotest import base
 
 from gpgpu_plugin import context
-from gpgpu_plugin.conductor import authors
+from gpgpu_plugin.conductor import callers
 
 REQUEST = f'req-{uuid.uuid4()}'
 
@@ -23,7 +23,7 @@ class AuthorsTest(base.BaseTestCase):
         return ctxt
 
     def test_host_is_named(self):
-        found = authors.of_host(self.ctxt(), 'h1')
+        found = callers.host_author(self.ctxt(), 'h1')
         self.assertEqual(('host h1', REQUEST),
                          (found.actor, found.request_id))
 
@@ -35,15 +35,15 @@ class AuthorsTest(base.BaseTestCase):
                 (self.ctxt(), 'operator unknown'),
                 (said, 'operator root@control'),
                 (signed, 'operator root@control (key of operator desk)')):
-            self.assertEqual(expected, authors.of_operator(ctxt).actor)
+            self.assertEqual(expected, callers.operator_author(ctxt).actor)
 
     def test_scheduler_is_that_of_the_key_or_what_it_says(self):
-        self.assertEqual('scheduler c1', authors.of_scheduler(
+        self.assertEqual('scheduler c1', callers.scheduler_author(
             self.ctxt().of_actor('c1')).actor)
-        self.assertEqual('scheduler s1', authors.of_scheduler(self.ctxt(
+        self.assertEqual('scheduler s1', callers.scheduler_author(self.ctxt(
             context.CallerKind.SCHEDULER, 's1').of_actor('c1')).actor)
 
     def test_without_a_users_request_the_id_is_that_of_the_call(self):
         ctxt = context.admin()
         self.assertEqual(
-            ctxt.request_id, authors.of_host(ctxt, 'h1').request_id)
+            ctxt.request_id, callers.host_author(ctxt, 'h1').request_id)

@@ -4,7 +4,7 @@ import threading
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.conductor import cached_reading
+from gpgpu_plugin.conductor import threads
 from tests.fixtures import patience
 
 
@@ -16,7 +16,7 @@ class CachedReadingTest(base.BaseTestCase):
         self.count = 0
 
     def reading(self, read, limit=patience.LONG):
-        made = cached_reading.CachedReading(
+        made = threads.SingleFlightCache(
             'numbers', read, lifetime=10, patience=limit,
             clock=lambda: self.now)
         self.addCleanup(made.stop)
@@ -69,7 +69,7 @@ class CachedReadingTest(base.BaseTestCase):
 
     def test_reading_that_fails_is_said_and_not_repeated_at_once(self):
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.conductor.cached_reading'))
+            'gpgpu_plugin.conductor.threads'))
 
         def read():
             if self.next() == 1:

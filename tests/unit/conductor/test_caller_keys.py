@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import caller_keys
+from gpgpu_plugin.conductor import callers
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import releases
@@ -19,17 +19,15 @@ from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import schema
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.objects import session as session_obj
-from gpgpu_plugin.rpc import caller
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.objects import report
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import guard
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import cleaned
@@ -42,7 +40,7 @@ from tests.unit.conductor import test_manager
 Kind = context.CallerKind
 CONTRACT = conductor_contract.Conductor
 METHODS = {name: method for name, method in contract.methods(CONTRACT).items()
-           if Kind.HOST in caller.rules(method)}
+           if Kind.HOST in guard.caller_rules(method)}
 
 
 class CallerKeysTest(base.ConductorTestCase):
@@ -50,11 +48,11 @@ class CallerKeysTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.now = 0.0
-        self.keys = caller_keys.CallerKeys(self.db, lambda: self.now)
+        self.keys = callers.CallerKeys(self.db, lambda: self.now)
         self.master = signature.new_master()
 
     def make(self, kind=Kind.HOST, name='h1'):
-        return caller_keys.make(self.db, self.master, kind, name)
+        return callers.make_keys(self.db, self.master, kind, name)
 
     def revoke(self, kind=Kind.HOST, name='h1', number=None):
         return self.db.write(lambda session: caller_key_db.revoke(
@@ -72,7 +70,7 @@ class CallerKeysTest(base.ConductorTestCase):
         first, second = self.make().number, self.make().number
         self.assertTrue(self.keys.is_valid(Kind.HOST, 'h1', first))
         self.assertEqual([first], self.revoke(number=first))
-        self.now += caller_keys.VALID_FOR
+        self.now += callers.VALID_FOR
         self.assertFalse(self.keys.is_valid(Kind.HOST, 'h1', first))
         self.assertTrue(self.keys.is_valid(Kind.HOST, 'h1', second))
         self.assertEqual([second], self.revoke())
@@ -94,7 +92,7 @@ class CallerKeysTest(base.ConductorTestCase):
                 self.assertTrue(self.keys.is_valid(*key))
         self.assertEqual(['BEGIN', 'SELECT'],
                          [text.split()[0] for text in found])
-        self.now += caller_keys.VALID_FOR
+        self.now += callers.VALID_FOR
         with self.statements() as found:
             self.keys.is_valid(*key)
         self.assertEqual(['BEGIN', 'SELECT'],
@@ -122,7 +120,7 @@ class CallerKeysTest(base.ConductorTestCase):
                     .where(event_db.TABLE.c.kind == 'refusal')))
 
     def test_call_is_executed_once_and_forgotten_when_too_old(self):
-        other = caller_keys.CallerKeys(self.db, lambda: self.now)
+        other = callers.CallerKeys(self.db, lambda: self.now)
         self.serve('n1', 100)
         # A conductor's clock does not matter, whatever it says.
         with clocks.ConductorClock(-7200):
@@ -169,7 +167,7 @@ class SignedCallsTest(base.ConductorTestCase):
             self.conf, rpc_transport.get_transport(self.conf), self.db)
         conductor.start()
         self.addCleanup(conductor.stop)
-        self.api = conductor_api.ConductorAPI(self.conf)
+        self.api = conductor_client.ConductorAPI(self.conf)
 
     def test_each_kind_of_caller_is_served(self):
         self.assertEqual((), self.api.clean_tasks(context.admin(), 'h1'))
@@ -179,12 +177,12 @@ class SignedCallsTest(base.ConductorTestCase):
                                     self.api.variant_list(context.admin())])
 
     def test_host_is_sent_messages_with_the_key_of_its_session(self):
-        path = key_files.caller_path(self.conf, Kind.HOST)
+        path = signature.caller_path(self.conf, Kind.HOST)
         made = [self.signing.make(Kind.HOST, 'h3') for _ in range(3)]
         for number, key in enumerate(made[:2]):
             path.unlink()
-            key_files.write(path, key.to_text)
-            self.begin(conductor_api.ConductorAPI(
+            signature.write_key(path, key.to_text)
+            self.begin(conductor_client.ConductorAPI(
                 self.conf, caller=Kind.HOST, name='h3'), number)
             self.assertEqual(key, self.of_session('h3'))
         self.db.write(lambda session: caller_key_db.revoke(
@@ -194,14 +192,14 @@ class SignedCallsTest(base.ConductorTestCase):
         self.assertIsNone(self.of_session('h1'))
 
     def begin(self, api, number):
-        api.begin_session(context.admin(), session_obj.SessionRequest(
+        api.begin_session(context.admin(), report.SessionRequest(
             host='h3', node='h3', node_uuid=str(uuid.UUID(int=3)),
             start_uuid=str(uuid.UUID(int=number + 1)), expected=number,
-            identity=machine.MachineIdentity(machine_id='m', boot_id='b'),
+            identity=host_rules.MachineIdentity(machine_id='m', boot_id='b'),
             version='1'))
 
     def of_session(self, host):
-        return caller_keys.of_session(self.db, [self.signing.master], host)
+        return callers.of_session(self.db, [self.signing.master], host)
 
     def test_call_for_another_host_is_refused(self):
         exc = self.assertRaises(
@@ -213,7 +211,7 @@ class SignedCallsTest(base.ConductorTestCase):
         self.conf.set_override('sign_calls', False, 'gpgpu')
         self.assertIn('not signed', str(self.assertRaises(
             exception.CallerRefused,
-            conductor_api.ConductorAPI(self.conf).variant_list,
+            conductor_client.ConductorAPI(self.conf).variant_list,
             context.admin())))
 
     def test_revoked_caller_is_refused(self):
@@ -227,7 +225,7 @@ class SignedCallsTest(base.ConductorTestCase):
         found = []
         device = self.api.device_list(context.admin())[0]
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.admin.hold.remove',
+            'gpgpu_plugin.conductor.admin.device.remove_hold',
             lambda db, device, kinds, actor: found.append(actor)))
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.conductor.admin.device.show',
@@ -242,7 +240,7 @@ class SignedCallsTest(base.ConductorTestCase):
         signed = key.sign('t', 'variant_delete', {}, ctxt)
         ctxt[guard.SIGNATURE] = dataclasses.asdict(signed)
         conductors = [guard.Verifier([self.signing.master],
-                                     caller_keys.CallerKeys(self.db))
+                                     callers.CallerKeys(self.db))
                       for _ in range(2)]
         arguments = ctxt, Kind.OPERATOR, 't', 'variant_delete', {}
         first, second = (conductor.verify(*arguments)[0]
@@ -271,10 +269,10 @@ class TwiceTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         master = signature.new_master()
-        self.key = caller_keys.make(self.db, master, Kind.HOST, 'h1')
+        self.key = callers.make_keys(self.db, master, Kind.HOST, 'h1')
         self.conductors = [
             (guard.Guard([CONTRACT], Kind.HOST, 't', guard.Verifier(
-                [master], caller_keys.CallerKeys(self.db))),
+                [master], callers.CallerKeys(self.db))),
              manager.ConductorManager(
                  self.conf, self.db, test_manager.FakeComputeAPI()))
             for _ in range(2)]
@@ -291,10 +289,10 @@ class TwiceTest(base.ConductorTestCase):
         """Return arguments with which a method changes what it can."""
         values = {
             'origin': hosts.origin('h1', base.NODE), 'host': 'h1',
-            'request': session_obj.SessionRequest(
+            'request': report.SessionRequest(
                 host='h1', node='h1', node_uuid=base.NODE, version='1',
                 start_uuid=hosts.start_uuid('h1'),
-                identity=machine.MachineIdentity(machine_id='h1'),
+                identity=host_rules.MachineIdentity(machine_id='h1'),
                 expected=9, doubted=True)
             if method == 'begin_session' else self.request(1, 'i9'),
             'report': base.scan(base.EIGHT[:7], number=9),
@@ -364,7 +362,7 @@ class TwiceTest(base.ConductorTestCase):
                     *(column for column in table.c
                       if column.name != 'heard_at')).order_by(table.c.id
                       if 'id' in table.c else sa.text('1')))]
-                for table in schema.METADATA.sorted_tables
+                for table in migration.METADATA.sorted_tables
                 if table.name != 'executed_calls'}
 
     def check(self, method):

@@ -11,7 +11,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from tests.fixtures import cleaned
 from tests.fixtures import rows
 from tests.unit.conductor import base
@@ -43,13 +43,13 @@ class LoadTest(vgpu_base.VGPUTestCase):
         with self.db.reader() as session:
             gpu = rows.of_host(session, 'h1').devices[0]
         for mechanism, expected in (
-                (capability.VGPUMechanism.MDEV, ('host-driver',)),
+                (vgpu.VGPUMechanism.MDEV, ('host-driver',)),
                 (None, ('host-driver', 'reset', 'settings'))):
             vf = dataclasses.replace(
                 gpu, stable_id='/devices/x/vf0',
                 cleaned_steps='host-driver',
                 vgpu_capability=mechanism and device_db.dump(
-                    capability.VGPUCapability(mechanism=mechanism, types=())))
+                    vgpu.VGPUCapability(mechanism=mechanism, types=())))
             self.assertEqual(
                 expected, capacity.required_steps(vf, 'scrub'))
             self.assertIs(mechanism is not None,

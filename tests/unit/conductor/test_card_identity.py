@@ -13,9 +13,7 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import device_rows
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import event as event_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
@@ -24,7 +22,7 @@ from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.objects import history as history_obj
 from gpgpu_plugin.objects import report
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -54,7 +52,7 @@ class CardCase(test_cleaning.CleaningCase):
         return device
 
     def verdicts(self):
-        return [record.fields['verdict'] for record in ledger_admin.list_all(
+        return [record.fields['verdict'] for record in history.list_cleanings(
             self.db, self.device().uuid)]
 
     def assert_quarantined(self, *words):
@@ -108,7 +106,8 @@ class MovedTest(CardCase):
 
     def test_assignment_and_holds_move_with_the_card(self):
         [assignment] = self.boot().assignments
-        hold_admin.add(self.db, self.before.uuid, 'quarantined', 'fan', 'op')
+        device_admin.add_hold(self.db, self.before.uuid, 'quarantined', 'fan',
+                              'op')
         device = self.move()
         [moved] = claims.of_host(self.db, 'h1')
         self.assertEqual(
@@ -255,8 +254,8 @@ class AssignedTest(CardCase):
         return base.uuids(granted)
 
     def events(self, kind):
-        return [event.detail for event in event_admin.list_all(
-            self.db, event_obj.EventFilter(kind=kind))]
+        return [event.detail for event in history.list_events(
+            self.db, history_obj.EventFilter(kind=kind))]
 
     def test_card_has_its_row_when_the_guest_has_left(self):
         uuids = self.swapped()
@@ -611,7 +610,8 @@ class SharedNumberTest(CardCase):
                  base.function(1, dsn=None, serial=None))
 
     def test_gpu_that_may_be_a_withdrawn_one_is_held(self):
-        hold_admin.add(self.db, self.at(0).uuid, 'quarantined', 'loud', 'op')
+        device_admin.add_hold(self.db, self.at(0).uuid, 'quarantined', 'loud',
+                              'op')
         hosts.store(self.db, base.scan((
             base.replace(0, dsn=None, serial=None),
             base.function(1, dsn=None, serial='S'))))

@@ -6,14 +6,15 @@ import oslo_messaging
 from oslotest import base
 
 from gpgpu_plugin import context
-from gpgpu_plugin.conductor import casts
+from gpgpu_plugin.conductor import host_messages
 
 
 class TellTest(base.BaseTestCase):
 
     def test_message_is_sent_to_the_host(self):
         sent = []
-        casts.notify(lambda ctxt, host: sent.append(host), context.admin(),
+        host_messages.notify_hosts(lambda ctxt, host: sent.append(host),
+                                   context.admin(),
                    'h1')
         self.assertEqual(['h1'], sent)
 
@@ -21,6 +22,6 @@ class TellTest(base.BaseTestCase):
         def fail(ctxt, host):
             raise oslo_messaging.MessageDeliveryFailure(host)
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.conductor.casts'))
-        casts.notify(fail, context.admin(), 'h1')
+            'gpgpu_plugin.conductor.host_messages'))
+        host_messages.notify_hosts(fail, context.admin(), 'h1')
         self.assertIn('Cannot notify h1', log.output)

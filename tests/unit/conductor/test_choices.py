@@ -7,22 +7,22 @@ import fixtures
 from oslotest import base as oslo_base
 
 from gpgpu_plugin import context
-from gpgpu_plugin.conductor import choices
+from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import patience
 from tests.unit.conductor import base
 
 
 def choice(instance='i1', node='n1'):
-    return scheduling.Choice(
+    return scheduling.SchedulerChoice(
         scheduler='s1', node_uuid=node, instance_uuid=instance,
         request=request.Request(
             demands=(request.Demand(resource_class='PGPU', count=2),),
-            topology=request.Topology.SAME_NUMA))
+            topology=request.GPUTopology.SAME_NUMA))
 
 
 class ChoicesTest(oslo_base.BaseTestCase):
@@ -30,7 +30,7 @@ class ChoicesTest(oslo_base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.now = 1000.0
-        self.choices = choices.Choices(lambda: self.now)
+        self.choices = scheduler_feed.RecentChoices(lambda: self.now)
 
     def test_choices_of_the_last_seconds_in_their_order(self):
         for name in ('i1', 'i2', 'i3'):
@@ -49,9 +49,10 @@ class ChoicesTest(oslo_base.BaseTestCase):
 
     def test_newest_stay_if_there_are_too_many(self):
         self.choices.add(
-            [choice(f'i{number}') for number in range(choices._MOST + 1)])
+            [choice(f'i{number}')
+             for number in range(scheduler_feed._MAX_CHOICES + 1)])
         found = self.choices.newer_than(1)
-        self.assertEqual((choices._MOST, 'i1'),
+        self.assertEqual((scheduler_feed._MAX_CHOICES, 'i1'),
                          (len(found), found[0].instance_uuid))
 
 
@@ -60,7 +61,7 @@ class ManyConductorsTest(base.ConductorTestCase):
     def test_each_conductor_knows_what_a_scheduler_chose(self):
         self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
         conductors = [self.conductor()]
-        api = conductor_api.ConductorAPI(self.conf)
+        api = conductor_client.ConductorAPI(self.conf)
         self.useFixture(fixtures.MonkeyPatch(
             'socket.gethostname', lambda: 'other'))
         conductors.append(self.conductor())

@@ -16,7 +16,7 @@ from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.allocation import request as request_rules
 from gpgpu_plugin.objects import admin
 from tests.unit.conductor import base
 
@@ -89,7 +89,8 @@ class ClaimTest(base.ConductorTestCase):
                 ({'count': 1, 'host': 'h9'}, 'host_unknown', 'not reported'),
                 ({'count': 1, 'variant': 'L40S'}, 'no_such_group',
                  'CUSTOM_GPU_L40S'),
-                ({'count': 3, 'topology': request.Topology.SAME_SWITCH},
+                ({'count': 3,
+                  'topology': request_rules.GPUTopology.SAME_SWITCH},
                  'topology_same_switch', '3 of')):
             exc = self.assertRaises(
                 exception.ClaimDenied, self.claim,
@@ -100,8 +101,8 @@ class ClaimTest(base.ConductorTestCase):
 
     def test_class_of_somebody_else_is_not_ours(self):
         self.assertEqual((), claims.claim(self.db, dataclasses.replace(
-            self.request(), allocated={}, request=request.Request(
-                demands=(request.Demand(
+            self.request(), allocated={}, request=request_rules.Request(
+                demands=(request_rules.Demand(
                     resource_class='CUSTOM_FPGA', count=1),))),
             lease=60).assignments)
 
@@ -124,8 +125,8 @@ class ClaimTest(base.ConductorTestCase):
             resource_class='CUSTOM_ACCELERATOR'))
         exc = self.assertRaises(
             exception.ClaimDenied, claims.claim, self.db,
-            dataclasses.replace(self.request(), request=request.Request(
-                demands=(request.Demand(
+            dataclasses.replace(self.request(), request=request_rules.Request(
+                demands=(request_rules.Demand(
                     resource_class='CUSTOM_ACCELERATOR', count=1),))),
             lease=60)
         self.assertEqual('no_such_group', exc.reason)
@@ -157,7 +158,7 @@ class ClaimTest(base.ConductorTestCase):
         self.boot(4)
         asked = dataclasses.replace(
             self.request(
-                2, 'i2', pci_numa_policy=request.PCINUMAPolicy.SOCKET),
+                2, 'i2', pci_numa_policy=request_rules.PCINUMAPolicy.SOCKET),
             numa_nodes=(0,))
         exc = self.assertRaises(
             exception.ClaimDenied, claims.claim, self.db, asked, lease=60)
@@ -190,7 +191,7 @@ class ClaimTest(base.ConductorTestCase):
             exception.ClaimDenied, self.claim, 1, instance='i2')
 
     def test_topology_is_kept(self):
-        granted = self.claim(4, topology=request.Topology.SAME_NUMA)
+        granted = self.claim(4, topology=request_rules.GPUTopology.SAME_NUMA)
         rows = {device.uuid: device
                 for device in device_admin.list_all(self.db)}
         self.assertEqual(1, len({

@@ -12,14 +12,14 @@ from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import report
 from tests.fixtures import cleaned
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -102,7 +102,7 @@ class VFsRefusedTest(CleaningCase):
 
     def test_no_gpu_of_a_restored_database_gets_any_before_its_report(self):
         with self.db.writer() as session:
-            rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
+            rows.hold_host(session, 'h1', device_rules.HostHoldKind.RESTORED)
             free = session.scalars(
                 sa.select(tables.DEVICES.c.stable_id)).first()
         self.assertEqual((free, 'unknown'), self.refused(free, 'unknown'))
@@ -267,7 +267,7 @@ class PostponedTest(CleaningCase):
             self.assertEqual((task,), cleaning.tasks(self.db, 'h1'))
         self.assertEqual('clean_interrupted', self.kinds()[-1])
         self.assertEqual(
-            (), ledger_admin.list_all(self.db, task.device_uuid))
+            (), history.list_cleanings(self.db, task.device_uuid))
         self.start(task)
         self.finish(task)
         self.assertEqual({'available': 8}, self.states())
@@ -373,7 +373,7 @@ class FailureTest(CleaningCase):
         self.start(task)
         self.assertRaises(
             exception.NotOwner, self.failure, task,
-            cleaned.results(task.steps), origin=session_obj.Origin(
+            cleaned.results(task.steps), origin=report.Origin(
                 host='h2', node_uuid='n2', start_uuid='s', session=1,
                 generation=1))
 
@@ -466,7 +466,7 @@ class FinishedTest(CleaningCase):
         self.assertIn('waits: cleaning policy: canary inapplicable: no memory;'
                       ' "gpgpu-manage variant set" chooses', device.reason)
         self.assertEqual('clean_failed', self.kinds()[-1])
-        [record] = ledger_admin.list_all(self.db, task.device_uuid)
+        [record] = history.list_cleanings(self.db, task.device_uuid)
         self.assertEqual(('failed', task.request), (
             record.fields['verdict'], record.fields['request']))
         # Neither its host nor an instance gets it.
@@ -571,7 +571,8 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_drivers_report_of_an_unsupported_gpu_is_stored(self):
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.domain.unsupported.reason', return_value='known'))
+            'gpgpu_plugin.domain.gpu.unsupported_reason',
+            return_value='known'))
         self.test_drivers_report_with_the_verdict_is_stored()
 
     def test_drivers_report_with_the_verdict_is_stored(self):
@@ -582,7 +583,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         cleaning.finished(
             self.db, task.device_uuid, task.token, task.steps,
             cleaned.results(task.steps), driver_capacities={
-                self.functions[0].id: driver_capacity.DriverCapacity(
+                self.functions[0].id: vgpu.DriverCapacity(
                     available={'T4-4Q': 1})})
         self.assertEqual(5, self.remaining()['4Q'])
 

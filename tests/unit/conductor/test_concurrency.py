@@ -5,7 +5,7 @@ from oslo_config import cfg
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import concurrency
+from gpgpu_plugin.conductor import threads
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.rpc import transport as rpc_transport
 
@@ -18,11 +18,11 @@ class ConcurrencyTest(base.BaseTestCase):
         conf_gpgpu.register_opts(conf)
         conf([], project='gpgpu-test', default_config_files=[])
         rpc_transport.register_server_opts(conf)
-        concurrency.api.register_opts(conf)
+        threads.api.register_opts(conf)
         for name, value in values.items():
             group, _, option = name.rpartition('__')
             conf.set_override(option, value, group or None)
-        concurrency.set_defaults(conf)
+        threads.set_defaults(conf)
         return conf
 
     def limits(self, conf):
@@ -43,7 +43,7 @@ class ConcurrencyTest(base.BaseTestCase):
                   'gpgpu_conductor__vendordata_bind': '127.0.0.1:9000'},
                  (8, 8, 18, 34))):
             conf = self.configured(**values)
-            concurrency.check(conf)
+            threads.check_threads(conf)
             self.assertEqual(expected, self.limits(conf))
 
     def test_transport_takes_the_limit_of_the_broker(self):
@@ -56,7 +56,7 @@ class ConcurrencyTest(base.BaseTestCase):
     def refused(self, **values):
         """Return the message for a configuration."""
         return str(self.assertRaises(
-            exception.ConfigInvalid, concurrency.check,
+            exception.ConfigInvalid, threads.check_threads,
             self.configured(**values)))
 
     def test_more_threads_than_connections_are_refused(self):
@@ -67,7 +67,7 @@ class ConcurrencyTest(base.BaseTestCase):
 
     def test_pool_without_limit_is_accepted(self):
         for option, value in (('max_overflow', -1), ('max_pool_size', 0)):
-            concurrency.check(self.configured(
+            threads.check_threads(self.configured(
                 **{f'database__{option}': value}))
 
     def test_more_calls_than_threads_are_refused(self):

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import usage as usage_db
@@ -29,7 +28,7 @@ class ConfirmationTest(base.ConductorTestCase):
         return base.uuids(granted)
 
     def confirm(self, migration_uuid, source):
-        return confirmation.confirm(
+        return claims.confirm(
             self.db, claim_obj.MigrationConfirmation(
                 instance_uuid='i1', migration_uuid=migration_uuid,
                 source_assignments=tuple(source)))
@@ -174,7 +173,7 @@ class OwnerTest(base.ConductorTestCase):
         return hosts.origin(name, self.nodes[name], **fields)
 
     def confirm(self, name, source=(), instance='i1'):
-        return confirmation.confirm(
+        return claims.confirm(
             self.db, claim_obj.MigrationConfirmation(
                 instance_uuid=instance, migration_uuid='m1',
                 source_assignments=tuple(source)), self.origin(name))

@@ -7,8 +7,8 @@ import uuid
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.conductor.admin import group
+from gpgpu_plugin.domain import vgpu
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -23,7 +23,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
 
     def driver(self, gpu, *existing, sampled_at=('', 0), **available):
         """Return a driver's report; ``Q4=2``: two more T4-4Q."""
-        return {gpu.id: driver_capacity.DriverCapacity(
+        return {gpu.id: vgpu.DriverCapacity(
             existing=existing, sampled_at=sampled_at, available={
                 f'T4-{name[1:]}Q': count
                 for name, count in available.items()})}
@@ -237,7 +237,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         self.report(reported)
         self.assertEqual({'passthrough': 2, '1Q': 32, '4Q': 7, '16Q': 2},
                          self.remaining())
-        [kind] = [info for info in vgpu_type_admin.list_all(self.db)
+        [kind] = [info for info in group.list_types(self.db)
                   if info.vgpu_type == 'T4-4Q']
         self.assertEqual((4, 7), (kind.max_vgpu_per_pgpu, kind.max_capacity))
         # Another driver makes more; beside others it proves nothing.
@@ -252,7 +252,7 @@ class DriverCapacityTest(vgpu_base.VGPUTestCase):
         self.report(self.driver(GPUS[0], Q4=None))
         self.assertEqual({'T4-4Q': 8}, {
             info.vgpu_type: info.max_capacity
-            for info in vgpu_type_admin.list_all(self.db)
+            for info in group.list_types(self.db)
             if info.vgpu_type == 'T4-4Q'})
 
     def test_report_beside_foreign_mdevs_counts(self):

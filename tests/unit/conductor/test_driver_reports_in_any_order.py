@@ -21,7 +21,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from tests.fixtures import cleaned
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -49,7 +49,7 @@ class Driver:
         return True
 
     def report(self):
-        return driver_capacity.DriverCapacity(
+        return vgpu.DriverCapacity(
             existing=tuple(sorted(self.made)),
             available={kind.name: self.available(kind.name) for kind in TYPES})
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import exact_devices
+from gpgpu_plugin.conductor import selection
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.domain.allocation import request
@@ -29,8 +29,8 @@ class ExactCase(base.ConductorTestCase):
             exact_projects=projects)
 
     def find(self, *numbers, projects=('p1',), devices=None, classes=(),
-             instance='i1', project='p1', topology=request.Topology.ANY):
-        return exact_devices.find(self.db, scheduling.ExactRequest(
+             instance='i1', project='p1', topology=request.GPUTopology.ANY):
+        return selection.find_exact(self.db, scheduling.ExactRequest(
             instance_uuid=instance, project_id=project,
             devices=devices or self.named(*numbers), request=request.Request(
                 topology=topology, demands=tuple(
@@ -109,7 +109,7 @@ class ClaimTest(ExactCase):
 
     def test_topology_of_the_flavor_counts(self):
         self.denied('topology_same_numa', 0, 7, request=request.Request(
-            topology=request.Topology.SAME_NUMA))
+            topology=request.GPUTopology.SAME_NUMA))
 
 
 class FindTest(ExactCase):
@@ -126,7 +126,7 @@ class FindTest(ExactCase):
         return found.refusal.detail
 
     def test_topology_of_the_flavor_counts(self):
-        same_numa = request.Topology.SAME_NUMA
+        same_numa = request.GPUTopology.SAME_NUMA
         self.refused('topology_same_numa', 0, 7, topology=same_numa)
         self.assertEqual('h1', self.find(0, 1, topology=same_numa).host)
         self.assertEqual('h1', self.find(0, 7).host)

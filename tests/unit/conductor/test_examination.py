@@ -4,7 +4,7 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import examination
+from gpgpu_plugin.conductor import drift
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
@@ -12,7 +12,7 @@ from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.doctor import drift as drift_mod
 from tests.fixtures import clocks
 from tests.fixtures import tenant
 from tests.unit.conductor import base
@@ -25,11 +25,11 @@ class ExaminationCase(base.ConductorTestCase):
             return connection.execute(statement)
 
     def drifts(self):
-        return [one for record in examination.page(self.db, None, 100, None)
+        return [one for record in drift.page(self.db, None, 100, None)
                 for one in record.drifts]
 
     def repair(self, found):
-        return examination.repair(self.db, found, 'root@control')
+        return drift.repair(self.db, found, 'root@control')
 
     def events(self):
         with self.db.reader() as session:
@@ -75,10 +75,10 @@ class RepairTest(ExaminationCase):
         self.assertIn("'bad' is not a valid", found.says['database'])
 
     def test_value_of_a_variant_that_cannot_be_read_is_a_drift(self):
-        self.assertEqual((), examination.cloud(self.db).drifts)
+        self.assertEqual((), drift.cloud_records(self.db).drifts)
         for column in ('mix_policy', 'cleaning_policy', 'allocation_policy'):
             self.sql(sa.update(tables.VARIANTS).values({column: 'bad'}))
-            found = examination.cloud(self.db).drifts
+            found = drift.cloud_records(self.db).drifts
             self.assertEqual({('rows_unreadable', None)},
                              {(one.name, one.host) for one in found})
             self.assertIn("'bad'", found[0].says['database'])
@@ -149,10 +149,10 @@ class RepairTest(ExaminationCase):
         self.assertEqual('assigned', self.state(device))
 
     def test_repair_that_the_caller_made_up_is_not_executed(self):
-        found = drift.Drift(
+        found = drift_mod.Drift(
             name='state_without_assignment', host='h1',
             subject=self.assignment.device_uuid, says={},
-            repair=drift.Repair.QUARANTINE, reason='')
+            repair=drift_mod.Repair.QUARANTINE, reason='')
         self.assertFalse(self.repair(found))
         self.assertEqual(
             'assigned', self.state(self.assignment.device_uuid))
@@ -160,7 +160,7 @@ class RepairTest(ExaminationCase):
     def test_repair_of_a_host_is_refused(self):
         self.assertRaises(
             exception.Invalid, self.repair,
-            drift.of('instance_deleted', 'h1', 'a1'))
+            drift_mod.of('instance_deleted', 'h1', 'a1'))
 
     def test_device_of_two_assignments_is_left(self):
         table = tables.ASSIGNMENTS
@@ -181,7 +181,7 @@ class RepairTest(ExaminationCase):
 class CloudTest(ExaminationCase):
 
     def drifts(self):
-        return list(examination.cloud(self.db).drifts)
+        return list(drift.cloud_records(self.db).drifts)
 
     def test_key_of_a_host_that_was_deleted_is_left(self):
         self.sql(sa.insert(caller_key_db.TABLE).values(
@@ -202,14 +202,14 @@ class CloudTest(ExaminationCase):
         self.check_repaired('usage_without_assignment')
 
     def test_classes_are_those_of_all_types(self):
-        self.assertEqual(('CUSTOM_GPU_H100',), examination.cloud(
+        self.assertEqual(('CUSTOM_GPU_H100',), drift.cloud_records(
             self.db).resource_classes)
         self.sql(sa.update(tables.VARIANTS).values(
             resource_class='CUSTOM_OWN'))
         self.sql(sa.update(tables.TYPES).values(vgpu_type='H100-4C'))
         self.assertEqual(
             ('CUSTOM_OWN', 'CUSTOM_VGPU_H100_H100_4C'),
-            examination.cloud(self.db).resource_classes)
+            drift.cloud_records(self.db).resource_classes)
 
 
 class PageTest(ExaminationCase):
@@ -219,22 +219,22 @@ class PageTest(ExaminationCase):
         self.report_second_host()
 
     def test_pages_have_all_hosts_once(self):
-        [first] = examination.page(self.db, None, 1, None)
-        [second] = examination.page(self.db, None, 1, first.marker)
+        [first] = drift.page(self.db, None, 1, None)
+        [second] = drift.page(self.db, None, 1, first.marker)
         self.assertEqual(('h1', 'h2'), (first.host, second.host))
-        self.assertEqual((), examination.page(self.db, None, 1, 'h2'))
+        self.assertEqual((), drift.page(self.db, None, 1, 'h2'))
 
     def test_page_of_one_host_has_it_alone(self):
-        [record] = examination.page(self.db, 'h2', 100, None)
+        [record] = drift.page(self.db, 'h2', 100, None)
         self.assertEqual(('h2', 'H100'),
                          (record.host, record.groups[0].variant))
-        self.assertRaises(exception.NotFound, examination.page, self.db,
+        self.assertRaises(exception.NotFound, drift.page, self.db,
                           'h9', 100, None)
 
     def test_page_takes_the_same_statements_for_any_number_of_hosts(self):
         counts = []
         for limit in (1, 2):
             with self.statements() as found:
-                examination.page(self.db, None, limit, None)
+                drift.page(self.db, None, limit, None)
             counts.append(len(found))
         self.assertEqual(counts[0], counts[1])

@@ -9,10 +9,9 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import context
-from gpgpu_plugin.conductor import caller_keys
-from gpgpu_plugin.conductor import fitness
+from gpgpu_plugin.conductor import callers
 from gpgpu_plugin.conductor import service
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import signature
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -29,10 +28,11 @@ class UnfitTest(base.BaseTestCase):
         self.master = signature.new_master()
 
     def make_key(self, master):
-        caller_keys.make(self.db, master, context.CallerKind.HOST, 'h1')
+        callers.make_keys(self.db, master, context.CallerKind.HOST,
+                          'h1')
 
     def unfit(self, *masters):
-        return fitness.unfit(self.db, [master.id for master in masters])
+        return service.unfit(self.db, [master.id for master in masters])
 
     def test_database_of_this_cloud_is_fit(self):
         self.assertEqual('', self.unfit())
@@ -42,7 +42,7 @@ class UnfitTest(base.BaseTestCase):
     def test_clock_that_differs_is_unfit(self):
         for ahead in (3600, -3600):
             self.assertRegex(
-                fitness.unfit(self.db, (), lambda ahead=ahead:
+                service.unfit(self.db, (), lambda ahead=ahead:
                               time.time() + ahead),
                 r'its clock .* 3[56]\d\d s')
 
@@ -91,14 +91,14 @@ class GateTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.fitness.INTERVAL', 3600))
+            'gpgpu_plugin.conductor.service.FITNESS_INTERVAL', 3600))
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.fitness.unfit',
+            'gpgpu_plugin.conductor.service.unfit',
             lambda db, masters: self.found()))
         self.found = lambda: ''
         self.calls, self.disposed = [], []
         self.logged = self.useFixture(fixtures.FakeLogger())
-        self.gate = fitness.Gate(
+        self.gate = service.FitnessGate(
             types.SimpleNamespace(engine=types.SimpleNamespace(
                 dispose=lambda: self.disposed.append(True))),
             (), self.make)
@@ -184,8 +184,8 @@ class GateTest(base.BaseTestCase):
 
     def test_database_that_hangs_is_noticed(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.fitness.PATIENCE', 0.01))
-        gate = fitness.Gate(
+            'gpgpu_plugin.conductor.service.FITNESS_PATIENCE', 0.01))
+        gate = service.FitnessGate(
             self.gate._db, (), lambda: [_Server(self.calls)])
         gate.check()
         answered = threading.Event()
@@ -211,7 +211,7 @@ class ServiceTest(base.BaseTestCase):
         db = self.useFixture(database.Database(conf)).db
         made = self.useFixture(keys.Keys(conf, db))
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.fitness.INTERVAL', 0.01))
+            'gpgpu_plugin.conductor.service.FITNESS_INTERVAL', 0.01))
         conductor = service.ConductorService(conf, database=db)
         conductor.start()
         self.addCleanup(conductor.stop)
@@ -219,6 +219,6 @@ class ServiceTest(base.BaseTestCase):
         made.make(context.CallerKind.OPERATOR, 'root')
         self.assertTrue(patience.wait_until(
             lambda: conductor._gate._servers))
-        self.assertEqual((), conductor_api.ConductorAPI(
+        self.assertEqual((), conductor_client.ConductorAPI(
             conf, caller=context.CallerKind.OPERATOR).host_list(
                 context.admin()))

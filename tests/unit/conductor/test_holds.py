@@ -4,18 +4,17 @@
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import holds
-from gpgpu_plugin.conductor import recleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import settle
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device as device_rules
 from tests.fixtures import notified
 from tests.unit.conductor import base
 from tests.unit.conductor import test_cleaning
 
-_K = hold.HoldKind
+_K = device_rules.HoldKind
 
 
 class HoldTest(test_cleaning.CleaningCase):
@@ -31,7 +30,7 @@ class HoldTest(test_cleaning.CleaningCase):
             found = function(before, device, *arguments)
             rows = found[0] if isinstance(found, tuple) else found
             settle.settle(session, before,
-                          recleaning.clean_again(rows))
+                          holds.clean_again(rows))
             return rows is not before
         return self.db.write(work)
 
@@ -49,7 +48,7 @@ class HoldTest(test_cleaning.CleaningCase):
             self.assertFalse(self.call(
                 holds.remove, set(_K) - {kind}, 'op'))
             self.assertTrue(self.call(holds.remove, {kind}, 'op'))
-            self.assertEqual('dirty' if kind in hold.WITHDRAWING
+            self.assertEqual('dirty' if kind in device_rules.WITHDRAWING
                              else 'available', self.shown().state)
             self.clean_all()
         self.claim()
@@ -60,7 +59,7 @@ class HoldTest(test_cleaning.CleaningCase):
             [task] = cleaning.tasks(self.db, 'h1')
             self.start(task)
             self.call(holds.add, kind, 'why')
-            if kind in hold.WITHDRAWING:
+            if kind in device_rules.WITHDRAWING:
                 # Neither its verdict counts, nor is it begun once more.
                 self.assertRaises(exception.Conflict, self.finish, task)
                 self.assertRaises(exception.Conflict, self.start, task)

@@ -8,10 +8,10 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import host_query
+from gpgpu_plugin.conductor import host_messages
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.rpc import doctor_contract
+from gpgpu_plugin.rpc import conductor_contract
 from tests.unit.compute import make
 
 USAGE = claim.Usage(uuid='a1', used=False, reason='it was deleted')
@@ -23,7 +23,7 @@ class QueryCase(base.BaseTestCase):
         super().setUp()
         self.asked = []
         self.probes = 0
-        self.query = host_query.HostQuery(self)
+        self.query = host_messages.HostQuery(self)
         for name in ('USAGE', 'PING', 'EXAMINE', 'REPAIR'):
             self.useFixture(fixtures.MonkeyPatch(
                 f'gpgpu_plugin.rpc.compute_api.{name}_TIMEOUT', 0.1))
@@ -148,7 +148,7 @@ class DriftsTest(QueryCase):
             self.assertEqual({'h2', 'broken'}, {one.host for one in silent})
             for one in silent:
                 self.assertEqual(
-                    ('host_not_examined', drift.Severity.UNKNOWN,
+                    ('host_not_examined', drift.DriftSeverity.UNKNOWN,
                      {'host': 'nova-compute did not answer within 0.1 s'}),
                     (one.name, one.severity, one.says))
 
@@ -175,7 +175,7 @@ class DriftsTest(QueryCase):
 
     def test_too_many_hosts_and_foreign_repairs_are_refused(self):
         self.assertRaises(exception.Invalid, self.drifts, *map(str, range(
-            doctor_contract.HOSTS_AT_ONCE + 1)))
+            conductor_contract.HOSTS_AT_ONCE + 1)))
         self.assertRaises(exception.Invalid, self.drifts, 'h1',
                           repairs=[drift.Repair.PROVIDER])
         self.assertEqual([], self.asked)

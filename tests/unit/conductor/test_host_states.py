@@ -3,13 +3,11 @@
 
 import time
 
-from gpgpu_plugin.conductor import host_states
 from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device as device_rules
 from tests.fixtures import rows
 from tests.unit.conductor import base
 
@@ -34,7 +32,7 @@ class HostStatesTest(base.ConductorTestCase):
 
     def test_silent_host_is_shown_in_each_list(self):
         for listed in (host_admin.list_all, group_admin.list_all,
-                       device_admin.list_all, vgpu_type_admin.list_all):
+                       device_admin.list_all, group_admin.list_types):
             self.assertEqual({'h1': 'up', 'h2': 'silent'},
                              self.shown(listed, 'host_state'))
         self.assertEqual('silent', host_admin.show(
@@ -48,7 +46,7 @@ class HostStatesTest(base.ConductorTestCase):
                          self.shown(group_admin.list_all, 'remaining'))
         self.assertEqual(
             {'h1': 8, 'h2': 0},
-            self.shown(vgpu_type_admin.list_all, 'remaining_capacity'))
+            self.shown(group_admin.list_types, 'remaining_capacity'))
         self.assertEqual({'h1': 8, 'h2': 8},
                          self.shown(group_admin.list_all, 'total'))
 
@@ -66,7 +64,7 @@ class HostStatesTest(base.ConductorTestCase):
     def test_available_device_of_a_host_that_must_report_is_unknown(self):
         self.boot(1)
         with self.db.writer() as session:
-            rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
+            rows.hold_host(session, 'h1', device_rules.HostHoldKind.RESTORED)
         self.assertEqual({'h1': 'restored', 'h2': 'silent'},
                          self.shown(host_admin.list_all, 'host_state'))
         self.assertEqual({'assigned': 1, 'unknown': 7},
@@ -74,7 +72,7 @@ class HostStatesTest(base.ConductorTestCase):
         self.assertEqual({'assigned': 1, 'unknown': 7},
                          self.shown(group_admin.list_all, 'states')['h1'])
         self.assertEqual(0, self.shown(
-            vgpu_type_admin.list_all, 'remaining_capacity')['h1'])
+            group_admin.list_types, 'remaining_capacity')['h1'])
         self.assertEqual(7, len(device_admin.list_all(
             self.db, state='unknown')))
         gauges = metrics.read(self.db, per_host=False,
@@ -86,7 +84,7 @@ class HostStatesTest(base.ConductorTestCase):
         for host in ('h1', 'h2'):
             with self.db.writer() as session:
                 rows.hold_host(
-                    session, host, hold.HostHoldKind.SERVICE_DISABLED)
+                    session, host, device_rules.HostHoldKind.SERVICE_DISABLED)
         self.assertEqual({'h1': 'disabled', 'h2': 'silent'},
                          self.shown(group_admin.list_all, 'host_state'))
         self.assertEqual({'h1': 0, 'h2': 0},
@@ -99,9 +97,10 @@ class HostStatesTest(base.ConductorTestCase):
     def test_draining_host_is_shown_in_each_list(self):
         for host in ('h1', 'h2'):
             with self.db.writer() as session:
-                rows.hold_host(session, host, hold.HostHoldKind.DRAINING)
+                rows.hold_host(session, host,
+                               device_rules.HostHoldKind.DRAINING)
         for listed in (host_admin.list_all, group_admin.list_all,
-                       device_admin.list_all, vgpu_type_admin.list_all):
+                       device_admin.list_all, group_admin.list_types):
             self.assertEqual({'h1': 'draining', 'h2': 'silent'},
                              self.shown(listed, 'host_state'))
 
@@ -112,6 +111,6 @@ class HostStatesTest(base.ConductorTestCase):
 
     def test_without_a_time_the_state_is_not_known(self):
         with self.db.reader() as session:
-            states = host_states.HostStates(session, None)
+            states = host_admin.HostStates(session, None)
             self.assertIsNone(states.of('h2'))
             self.assertFalse(states.is_closed('h2'))

@@ -76,7 +76,7 @@ class ServerTest(base.BaseTestCase):
 
     @staticmethod
     def listener(address):
-        return http_server.Listener(address, OPTION, _Handler, CONNECTIONS)
+        return http_server.HTTPListener(address, OPTION, _Handler, CONNECTIONS)
 
     def ask(self, method='GET'):
         connection = http.client.HTTPConnection(
@@ -140,7 +140,7 @@ class ServerTest(base.BaseTestCase):
 
     def test_connection_that_takes_too_long_is_ended(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.http_server.LONGEST', 0.1))
+            'gpgpu_plugin.conductor.http_server.MAX_SECONDS', 0.1))
         made = self.connect()
         # It never is silent, and never comes to an end.
         with contextlib.suppress(OSError):

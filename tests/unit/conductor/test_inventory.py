@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.domain import group
 from gpgpu_plugin.domain import naming
 from tests.fixtures import group as make
@@ -12,7 +12,7 @@ from tests.fixtures import group as make
 class OfGroupTest(base.BaseTestCase):
 
     def test_provider_has_the_groups_names_and_traits(self):
-        found = inventory.of_group(make.t4s(make.gpu()), 'node')
+        found = capacity.group_inventory(make.t4s(make.gpu()), 'node')
         self.assertEqual(('T4', 'node_gpu_T4', 'p'), (
             found.variant, found.provider_name, found.provider_uuid))
         self.assertIn('CUSTOM_GPU_T4', found.traits)
@@ -22,10 +22,10 @@ class OfGroupTest(base.BaseTestCase):
             group.OfferedType(vgpu_type=naming.PASSTHROUGH),
             group.OfferedType(vgpu_type='T4-4Q', enabled=False),
             group.OfferedType(vgpu_type='T4-16Q', listed=False))
-        found = inventory.of_group(
+        found = capacity.group_inventory(
             make.t4s(make.gpu(mechanism='mdev'), types=()), 'node')
         self.assertEqual((), found.types)
-        found = inventory.of_group(group.GroupCapacity(
+        found = capacity.group_inventory(group.GroupCapacity(
             variant=make.T4, provider_uuid='p', types=types,
             allocation_policy='depth_first',
             devices=(make.gpu(mechanism='mdev'),)), 'node')
@@ -37,5 +37,5 @@ class OfGroupTest(base.BaseTestCase):
 
     def test_type_without_gpus_and_allocations_is_left_out(self):
         self.assertEqual([naming.resource_class('T4')], [
-            offered.resource_class for offered in inventory.of_group(
+            offered.resource_class for offered in capacity.group_inventory(
                 make.t4s(make.gpu()), 'node').types])

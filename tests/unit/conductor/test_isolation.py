@@ -11,7 +11,6 @@ from openstack import exceptions as sdk_exceptions
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import isolation
-from gpgpu_plugin.conductor import isolation_cloud
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import host as host_db
@@ -51,7 +50,7 @@ class FakeCloud:
             raise self.error
 
     def add(self, name, metadata, hosts=()):
-        self.aggregates[name] = isolation_cloud.Aggregate(
+        self.aggregates[name] = isolation.HostAggregate(
             id=name, uuid=name, metadata=metadata, hosts=frozenset(hosts))
         self.placed_nodes |= set(map(self.node_uuid, hosts))
         return self.aggregates[name]
@@ -290,7 +289,7 @@ class AlwaysTest(IsolationTestCase):
 
     def test_other_conductor_has_the_lock(self):
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.db.sync_lock.held_if_free',
+            'gpgpu_plugin.db.migration.hold_lock_if_free',
             lambda engine, number: contextlib.nullcontext(False)))
         self.assertEqual([], self.run_once())
 

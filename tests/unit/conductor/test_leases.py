@@ -4,8 +4,8 @@
 import fixtures
 
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import leases
 from gpgpu_plugin.conductor import releases
+from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import host as host_db
 from tests.unit.conductor import base
 from tests.unit.conductor import test_manager
@@ -18,7 +18,7 @@ class LeaseWatchTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.compute = test_manager.FakeComputeAPI()
-        self.watch = leases.LeaseWatch(
+        self.watch = service.LeaseWatch(
             self.db, self.compute, SILENT_AFTER)
 
     def expire_on_two_hosts(self):
@@ -72,7 +72,7 @@ class LeaseWatchTest(base.ConductorTestCase):
             notified.append(host)
         self.compute.assignments_changed = cast
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.conductor.leases'))
+            'gpgpu_plugin.conductor.service'))
         self.assertEqual(['h1', 'h2'], self.watch.run_once())
         self.assertEqual(['h2'], notified)
         self.assertIn('Cannot notify h1', log.output)

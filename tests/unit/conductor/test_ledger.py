@@ -12,8 +12,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import ledger as ledger_db
 from gpgpu_plugin.db import purge
@@ -29,7 +29,7 @@ from tests.unit.conductor import test_cleaning
 class LedgerCase(test_cleaning.CleaningCase):
 
     def history(self, device_uuid):
-        return [record.fields for record in ledger_admin.list_all(
+        return [record.fields for record in history.list_cleanings(
             self.db, device_uuid)]
 
     def last(self, device_uuid):
@@ -39,8 +39,9 @@ class LedgerCase(test_cleaning.CleaningCase):
         return [fields['verdict'] for fields in self.history(device_uuid)]
 
     def defect(self, device_uuid):
-        return ledger.defect(ledger_admin.list_all(self.db, device_uuid),
-                             ledger_admin.head(self.db, device_uuid))
+        return ledger.chain_defect(history.list_cleanings(self.db,
+                                                          device_uuid),
+                                   history.ledger_head(self.db, device_uuid))
 
     def ended(self, passed=True):
         """Let an instance have a GPU, and clean it; return its task."""
@@ -55,7 +56,8 @@ class RecordTest(LedgerCase):
         [task] = self.dirty()
         cleaning.started(self.db, task.device_uuid, task.token, 'a1')
         results = [rules.StepResult(
-            step=step, outcome=rules.Outcome.PASSED, reason='as it should be',
+            step=step, outcome=rules.StepOutcome.PASSED,
+            reason='as it should be',
             facts={'method': 'hot reset', 'bytes': 5}, seconds=1.5)
             for step in task.steps]
         self.finish(task, 'a1', results)
@@ -254,13 +256,13 @@ class ChainTest(LedgerCase):
 
     def test_last_row_that_was_deleted_with_its_note_is_not_found(self):
         """An export that was made before shows it; the database does not."""
-        before = ledger_admin.list_all(self.db, self.uuid)
+        before = history.list_cleanings(self.db, self.uuid)
         self.write(sa.delete(ledger_db.TABLE).where(
             ledger_db.TABLE.c.number == 3))
         self.write(sa.update(ledger_db.CHAINS).values(
             number=2, hash=before[1].hash))
         self.assertIsNone(self.defect(self.uuid))
-        self.assertEqual(before[:2], ledger_admin.list_all(
+        self.assertEqual(before[:2], history.list_cleanings(
             self.db, self.uuid))
 
     def test_chain_outlives_device_and_host(self):

@@ -13,14 +13,14 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import event as event_obj
-from gpgpu_plugin.scheduler_filters import scheduler_host
+from gpgpu_plugin.objects import history as history_obj
+from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.domain.allocation import base as domain_base
@@ -28,7 +28,7 @@ from tests.unit.domain.allocation import base as domain_base
 LATTICE = [sorted(part) for part in domain_base.lattice('01234567')]
 PARTITIONS = {frozenset(f'0000:0{name}:00.0' for name in part)
               for part in LATTICE}
-LINKED = request.Topology.LINKED
+LINKED = request.GPUTopology.LINKED
 CLAIMS = 200
 
 
@@ -66,7 +66,7 @@ class LinkCase(base.ConductorTestCase):
         """Return a host as schedulers see it."""
         with self.db.reader() as session:
             row = host_db.get(session, host)
-            return scheduler_host.SchedulerHost(scheduler_feed.host_masks(
+            return scheduler_view.SchedulerHost(scheduler_feed.host_masks(
                 row, [group.value for group in capacity.load(
                     session, [row])[row.id]]))
 
@@ -161,8 +161,8 @@ class LinkClaimTest(LinkCase):
              '"partitions":{"left":["0000:00:00.0","0000:07:00.0"],'
              '"one":["0000:05:00.0"]}}',
              'H100: link partitions of the variant'],
-            [event.detail for event in event_admin.list_all(
-                self.db, event_obj.EventFilter(kind='group_set'))][::-1])
+            [event.detail for event in history.list_events(
+                self.db, history_obj.EventFilter(kind='group_set'))][::-1])
 
     def test_table_that_does_not_fit_the_host_is_refused(self):
         for named_by, names, words in (
@@ -215,7 +215,7 @@ class LinkClaimTest(LinkCase):
                     self.db, device.uuid, 'op', enabled=not device.enabled)
             asked = self.request(
                 generator.choice([1, 2, 3, 4, 8]), f'i{step}',
-                topology=generator.choice(list(request.Topology)))
+                topology=generator.choice(list(request.GPUTopology)))
             view = self.masks()
             refusal = view.refusal(view.providers, asked.request)
             try:

@@ -17,18 +17,18 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import manager
-from gpgpu_plugin.conductor import refusal_events
+from gpgpu_plugin.conductor import refusals
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.domain import cleaning as rules
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import event as event_obj
-from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import history
+from gpgpu_plugin.objects import report
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from tests.fixtures import cleaned
@@ -92,7 +92,7 @@ class ManagerCase(base.ConductorTestCase):
         self.compute = FakeComputeAPI()
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.compute_api.PING_TIMEOUT', 0.2))
-        self.refused_events = refusal_events.RefusalEvents(self.db)
+        self.refused_events = refusals.RefusalRecorder(self.db)
         self.client = contract.Client(_Direct(manager.ConductorManager(
             self.conf, self.db, self.compute,
             refused=self.refused_events)))
@@ -173,7 +173,7 @@ class ClaimTest(ManagerCase):
         self.refused_events.run_once()
         [event] = self.call(
             CONTRACT.event_list, limit=9, marker=None,
-            wanted=event_obj.EventFilter(kind='claim_denied'))
+            wanted=history.EventFilter(kind='claim_denied'))
         self.assertEqual(
             ('i1', 'h1', 'not_enough_available', 'host h1'),
             (event.instance_uuid, event.host, event.reason, event.actor))
@@ -299,8 +299,8 @@ class TextOfHostsTest(ManagerCase):
     def test_reason_of_a_cleaning_controls_no_terminal(self):
         """PostgreSQL stores no NUL either."""
         device = self.finished(rules.StepResult(
-            step='reset', outcome=rules.Outcome.FAILED, reason='\0\x1b[31mx',
-            facts={'output\x1b': '\0\x1b[2J'}))
+            step='reset', outcome=rules.StepOutcome.FAILED,
+            reason='\0\x1b[31mx', facts={'output\x1b': '\0\x1b[2J'}))
         [record] = self.call(CONTRACT.device_history, device=device.uuid,
                              limit=9, marker=None)
         self.assertIn('\\x00\\x1b[31mx', device.reason)
@@ -311,7 +311,7 @@ class TextOfHostsTest(ManagerCase):
 
     def test_long_reason_and_facts_are_stored_in_part(self):
         device = self.finished(rules.StepResult(
-            step='reset', outcome=rules.Outcome.FAILED,
+            step='reset', outcome=rules.StepOutcome.FAILED,
             reason='\u20ac' * 70000,
             facts=dict.fromkeys('abcde', 'x' * 70000)))
         self.assertLess(len(device.reason.encode()), 2 ** 14)
@@ -346,7 +346,7 @@ class CastTest(ManagerCase):
             notified.append(host)
         self.compute.refresh = refresh
         log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.conductor.casts'))
+            'gpgpu_plugin.conductor.host_messages'))
         self.call(CONTRACT.variant_delete, name='H100')
         self.assertEqual(['h2'], notified)
         self.assertIn('Cannot notify h1', log.output)
@@ -506,10 +506,10 @@ class SessionTest(ManagerCase):
         contract.Client(_Direct(manager.ConductorManager(
             self.conf, self.db, self.compute)), timeout).call(
                 CONTRACT.begin_session, context.admin(),
-                request=session_obj.SessionRequest(
+                request=report.SessionRequest(
                     host='h1', node='h1', node_uuid=base.NODE, version='1',
                     start_uuid=hosts.start_uuid('h1'),
-                    identity=machine.MachineIdentity(machine_id='h1')))
+                    identity=host_rules.MachineIdentity(machine_id='h1')))
         return logged.output
 
     def test_host_with_a_shorter_timeout_is_named_with_both_values(self):

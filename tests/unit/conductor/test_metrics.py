@@ -10,7 +10,7 @@ from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.db import api
 from gpgpu_plugin.domain import ledger
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.rpc import arrival
+from gpgpu_plugin.rpc import server
 from tests.fixtures import metric_families
 from tests.unit.conductor import base as conductor_base
 
@@ -32,7 +32,7 @@ class MetricsTestCase(base.BaseTestCase):
         return self.registry.get_sample_value(name, labels)
 
     def handle(self, method, error=None, seconds=0.2, **arguments):
-        self.counters.handled(arrival.Handled(
+        self.counters.handled(server.Handled(
             method=method, arguments=arguments, seconds=seconds, error=error))
 
 
@@ -120,8 +120,10 @@ class CallsTest(MetricsTestCase):
 class CountersTest(MetricsTestCase):
 
     def test_cleaning_is_counted_with_its_seconds(self):
-        self.counters.cleaned(cleaning.Ended(ledger.Verdict.FAILED, 12.0))
-        self.counters.cleaned(cleaning.Ended(ledger.Verdict.FAILED, None))
+        self.counters.cleaned(cleaning.EndedCleaning(ledger.Verdict.FAILED,
+                                                     12.0))
+        self.counters.cleaned(cleaning.EndedCleaning(ledger.Verdict.FAILED,
+                                                     None))
         self.assertEqual(2, self.value(
             'gpgpu_cleanings_total', verdict='failed'))
         self.assertEqual((1, 12), (

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics import parser
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import http_server
-from gpgpu_plugin.conductor import monitoring
+from gpgpu_plugin.conductor import metrics
 from gpgpu_plugin.db import api
 from tests.fixtures import metric_families
 from tests.fixtures import patience
@@ -31,7 +31,7 @@ class MonitoringTest(base.ConductorTestCase):
         for name, value in {'metrics_bind': '127.0.0.1', **options}.items():
             self.conf.set_override(name, value, 'gpgpu_conductor')
         self.unfit = ''
-        self.made = monitoring.Monitoring(self.conf)
+        self.made = metrics.Monitoring(self.conf)
         self.addCleanup(self.made.stop)
         self.made.start(self.db, lambda: self.unfit)
         return self.made
@@ -100,7 +100,7 @@ class MonitoringTest(base.ConductorTestCase):
 
     def test_client_that_says_nothing_is_disconnected(self):
         self.useFixture(fixtures.MockPatchObject(
-            monitoring._Handler, 'timeout', 0.01))
+            metrics._Handler, 'timeout', 0.01))
         self.start()
         with socket.create_connection(self.address, patience.LONG) as silent:
             self.assertEqual(b'', silent.recv(1))
@@ -135,7 +135,7 @@ class MonitoringTest(base.ConductorTestCase):
 
     def test_database_that_hangs_is_shown_as_down(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.monitoring.PATIENCE', 0.01))
+            'gpgpu_plugin.conductor.metrics.PATIENCE', 0.01))
         go_on = threading.Event()
         self.useFixture(fixtures.MockPatch(
             'gpgpu_plugin.db.gauges.read',
@@ -157,7 +157,7 @@ class MonitoringTest(base.ConductorTestCase):
     def test_address_of_another_machine_is_refused_before_it_starts(self):
         self.conf.set_override('metrics_bind', '192.0.2.1', 'gpgpu_conductor')
         self.assertRaises(
-            exception.ConfigInvalid, monitoring.Monitoring, self.conf)
+            exception.ConfigInvalid, metrics.Monitoring, self.conf)
 
     def test_port_of_another_is_refused(self):
         self.start()
@@ -165,7 +165,7 @@ class MonitoringTest(base.ConductorTestCase):
         with fixtures.MockPatchObject(
                 http_server, 'parse', lambda value, option:
                 http_server.Address(host=host, port=port)):
-            other = monitoring.Monitoring(self.conf)
+            other = metrics.Monitoring(self.conf)
         exc = self.assertRaises(
             exception.ConfigInvalid, other.start, self.db)
         self.assertIn(f'cannot listen on {host}:{port}: ', str(exc))

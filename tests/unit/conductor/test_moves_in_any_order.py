@@ -36,7 +36,7 @@ from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -116,7 +116,7 @@ class MoveMachine(RuleBasedStateMachine):
                 tables.HOSTS.c.name == host).values(heard_at=1.0))
         hosts.begin(
             self.db, host, base.node_uuid(host), start_uuid=str(uuid.uuid4()),
-            expected=expected + newer, identity=machine.MachineIdentity(
+            expected=expected + newer, identity=host_rules.MachineIdentity(
                 boot_id=str(uuid.uuid4()), machine_id=host))
         self.on.add(host)
         self.report(host)

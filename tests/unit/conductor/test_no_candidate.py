@@ -8,13 +8,12 @@ import oslo_messaging
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import no_candidate
-from gpgpu_plugin.conductor import refusal_events
-from gpgpu_plugin.conductor import request_mix
+from gpgpu_plugin.conductor import refusals
+from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor import service
-from gpgpu_plugin.db import author
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import request_kind
+from gpgpu_plugin.db import transaction
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import patience
@@ -46,10 +45,10 @@ class EndpointTest(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        self.refused = refusal_events.RefusalEvents(self.db)
-        self.requests = request_mix.Requests(self.db)
+        self.refused = refusals.RefusalRecorder(self.db)
+        self.requests = scheduler_feed.CountedMix(self.db)
         self.waited = []
-        self.endpoint = no_candidate.Endpoint(
+        self.endpoint = refusals.NoCandidateEndpoint(
             self.db, self.refused, self.requests, self.waited.append)
 
     def notify(self, content, request_id=REQUEST, event_type=BUILD):
@@ -97,7 +96,7 @@ class EndpointTest(base.ConductorTestCase):
 
     def test_project_counts_as_often_as_it_has_events(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.domain.quota.LIMIT', 2))
+            'gpgpu_plugin.domain.event.QUOTA_LIMIT', 2))
         for number in range(5):
             refused = payload()
             refused['nova_object.data']['instance_uuid'] = str(
@@ -150,8 +149,8 @@ class EndpointTest(base.ConductorTestCase):
 
     def test_request_that_was_refused_already_is_no_event(self):
         self.refused.denied(
-            author.Author(actor='host h1', request_id=REQUEST),
-            self.request(1, INSTANCE), no_candidate.exception.ClaimDenied(
+            transaction.Author(actor='host h1', request_id=REQUEST),
+            self.request(1, INSTANCE), refusals.exception.ClaimDenied(
                 instance=INSTANCE, host='h1', reason='not_enough_available',
                 detail=''))
         self.refused.run_once()
@@ -178,7 +177,7 @@ class EndpointTest(base.ConductorTestCase):
                                   reader):
             self.assertEqual(oslo_messaging.NotificationResult.REQUEUE,
                              self.notify(payload()))
-        self.assertEqual([no_candidate.PAUSE], self.waited)
+        self.assertEqual([refusals.LISTENER_PAUSE], self.waited)
         self.assertEqual([], self.events())
         self.assertIsNone(self.notify(payload()))
         self.assertEqual(1, len(self.events()))
@@ -213,9 +212,9 @@ class ListenerTest(base.ConductorTestCase):
             transport, publisher_id='nova-conductor:c1',
             driver='messagingv2', topics=[TOPIC])
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.no_candidate.PAUSE', 0.01))
+            'gpgpu_plugin.conductor.refusals.LISTENER_PAUSE', 0.01))
         self.away = 2
-        is_known = no_candidate.Endpoint._is_known
+        is_known = refusals.NoCandidateEndpoint._is_known
 
         def away(*args):
             self.away -= 1
@@ -223,7 +222,8 @@ class ListenerTest(base.ConductorTestCase):
                 raise exception.DatabaseUnavailable(reason='it is away')
             return is_known(*args)
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.no_candidate.Endpoint._is_known', away))
+            'gpgpu_plugin.conductor.refusals.NoCandidateEndpoint._is_known',
+            away))
         notifier.error({'request_id': REQUEST}, BUILD, payload())
 
         def found():

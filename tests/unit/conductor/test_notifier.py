@@ -8,7 +8,7 @@ import fixtures
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.db import outbox
-from gpgpu_plugin.domain import audit
+from gpgpu_plugin.domain import event
 from tests.fixtures import patience
 from tests.unit.db import test_outbox
 
@@ -154,7 +154,7 @@ class SendTest(NotifierCase):
         self.write(1)
         with fixtures.MonkeyPatch(
                 'gpgpu_plugin.db.outbox.waiting', self.fail_to_delete):
-            self.assertEqual(notifier.LONGEST_PAUSE, self.subject.run_once())
+            self.assertEqual(notifier.MAX_PAUSE, self.subject.run_once())
         self.subject.run_once()
         self.assertEqual(['i0'], self.broker.got)
 
@@ -162,7 +162,7 @@ class SendTest(NotifierCase):
 class DropTest(NotifierCase):
 
     def test_notification_that_is_too_large_is_dropped_alone(self):
-        self.write(1, detail='x' * outbox.MOST_BYTES)
+        self.write(1, detail='x' * outbox.MAX_BYTES)
         self.write(1, first=1)
         self.subject.run_once()
         self.assertEqual(['i1'], self.broker.got)
@@ -179,7 +179,7 @@ class DropTest(NotifierCase):
         self.conductor(limit=3).run_once()
         self.assertEqual(['i5', 'i6', 'i7'], self.instances())
         self.assertEqual(5, self.broker.dropped)
-        self.assertIn('more than 3 waited', self.log.output)
+        self.assertIn('more than 3 events waited', self.log.output)
 
 
 class ThreadTest(NotifierCase):
@@ -225,9 +225,9 @@ class AuditTest(NotifierCase):
     def test_periods_are_searched_for_now_and_then(self):
         found = []
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.run',
+            'gpgpu_plugin.conductor.notifier.audit_usage',
             lambda db, period, is_stopped: found.append(period)))
-        subject = self.conductor(period=audit.AuditPeriod.HOUR)
+        subject = self.conductor(period=event.AuditPeriod.HOUR)
         subject.run_once()
         self.now += notifier.AUDIT_INTERVAL / 2
         subject.run_once()
@@ -240,15 +240,15 @@ class AuditTest(NotifierCase):
         def fail(db, period, is_stopped):
             raise KeyError
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.run', fail))
+            'gpgpu_plugin.conductor.notifier.audit_usage', fail))
         self.write(1)
-        self.conductor(period=audit.AuditPeriod.HOUR).run_once()
+        self.conductor(period=event.AuditPeriod.HOUR).run_once()
         self.assertEqual(['i0'], self.broker.got)
         self.assertIn('Cannot notify of the usage', self.log.output)
 
     def test_without_a_period_nothing_is_searched_for(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.run',
+            'gpgpu_plugin.conductor.notifier.audit_usage',
             lambda *args: self.fail('searched')))
         self.assertEqual(notifier.INTERVAL, self.subject.run_once())
         self.assertNotIn('searched', self.log.output)

@@ -15,7 +15,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import variant as variant_db
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import variant as variant_rules
 from tests.unit.conductor import base
 
@@ -61,7 +60,7 @@ def clean(rows):
     """
     for device in rows.devices:
         if (device.state == 'dirty' and device.present
-                and not hold.is_withdrawn(device.holds)):
+                and not device_rules.is_withdrawn(device.holds)):
             rows = rows.apply(device, _E.CLEAN).apply(
                 device, _E.CLEAN_PASSED, clean_token=None,
                 cleaned_steps='reset+settings+canary')
@@ -85,10 +84,11 @@ class ObserveTest(oslotest_base.BaseTestCase):
         self.assertEqual(rows, observe(rows, [base.function(0)]))
 
     def test_restored_host_must_send_its_book(self):
-        rows = empty_host().hold_host(hold.HostHoldKind.RESTORED, held=True)
+        rows = empty_host().hold_host(device_rules.HostHoldKind.RESTORED,
+                                      held=True)
         self.assertRaises(exception.Invalid, observe, rows, [])
         self.assertFalse(observe(rows, [], assignments=()).is_held(
-            hold.HostHoldKind.RESTORED))
+            device_rules.HostHoldKind.RESTORED))
 
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(st.lists(st.permutations([*'abcd', None, None]), max_size=6))

@@ -5,14 +5,14 @@ import threading
 
 from oslotest import base
 
-from gpgpu_plugin.conductor import periodic
+from gpgpu_plugin.conductor import threads
 
 
 class PeriodicTest(base.BaseTestCase):
 
     def test_functions_are_called_again_until_the_stop(self):
         often, once = threading.Semaphore(0), threading.Semaphore(0)
-        subject = periodic.Periodic(
+        subject = threads.PeriodicThread(
             'again', (0.01, often.release), (3600, once.release))
         subject.start()
         for _ in range(3):
@@ -24,4 +24,4 @@ class PeriodicTest(base.BaseTestCase):
             thread.name for thread in threading.enumerate()])
 
     def test_stop_before_the_start_does_nothing(self):
-        periodic.Periodic('never', (1, self.fail)).stop()
+        threads.PeriodicThread('never', (1, self.fail)).stop()

@@ -5,21 +5,21 @@ import dataclasses
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
+from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -66,7 +66,7 @@ class CleanAgainTest(base.ConductorTestCase):
             self.db, dataclasses.replace(
                 variant_admin.show(self.db, 'H100'),
                 cleaning_policy='default'),
-            variant_admin.variant_sweep.Caller(tell=notified.append))
+            variant_admin.variant_sweep.SweepCaller(tell=notified.append))
         self.assertEqual(['h1'], notified)
         [task] = cleaning.tasks(self.db, 'h1')
         self.assertEqual(('reset', 'settings', 'canary'), task.steps)
@@ -110,7 +110,7 @@ class CleanAgainTest(base.ConductorTestCase):
             self.db, dataclasses.replace(
                 variant_admin.show(self.db, 'H100'),
                 cleaning_policy='default'),
-            variant_admin.variant_sweep.Caller(is_over=lambda: True))
+            variant_admin.variant_sweep.SweepCaller(is_over=lambda: True))
         self.assertEqual({'available': 8}, self.states())
         self.assertRaises(exception.ClaimDenied, self.boot, 1)
 
@@ -228,7 +228,7 @@ class LostVFTest(vgpu_base.VGPUTestCase):
                          [self.states()[0], *sorted(self.states()[1:])])
         self.denied('not_enough_available', whole=1)
         self.assertIn('only a cleaning', str(self.assertRaises(
-            exception.Conflict, acceptance.accept, self.db,
+            exception.Conflict, withdrawal.accept_clean, self.db,
             [device_admin.list_all(self.db)[0].uuid], 'new', 'op')))
         self.clean_all()
         self.end(self.ask(whole=1))
@@ -328,7 +328,7 @@ class FirstSightTest(base.ConductorTestCase):
 
     def test_gpu_of_which_guests_get_no_whole_one_is_not_dirty(self):
         def enable(*, enabled):
-            vgpu_type_admin.set_enabled(
+            group.set_type_enabled(
                 self.db, 'H100', naming.PASSTHROUGH, 'h1', enabled=enabled)
         enable(enabled=False)
         self.assertEqual({'available': 8}, self.states())
@@ -367,8 +367,8 @@ class FirstSightTest(base.ConductorTestCase):
         def store(vf):
             hosts.store(self.db, dataclasses.replace(
                 base.scan((gpu, vf, *base.EIGHT[1:])),
-                vgpu_capabilities={vf.id: capability.VGPUCapability(
-                    mechanism=capability.VGPUMechanism.VF, types=())}))
+                vgpu_capabilities={vf.id: vgpu.VGPUCapability(
+                    mechanism=vgpu.VGPUMechanism.VF, types=())}))
         store(vf)
         self.clean_all()
         self.assertEqual(['available'] * 2, self.of_first())
@@ -408,8 +408,8 @@ class FirstSightTest(base.ConductorTestCase):
             hosts.store(self.db, base.scan(base.EIGHT[1:]))
             hosts.store(self.db, dataclasses.replace(
                 base.scan((base.replace(0, used_by='mdev'), *base.EIGHT[1:])),
-                vgpu_capabilities={base.EIGHT[0].id: capability.VGPUCapability(
-                    mechanism=capability.VGPUMechanism.MDEV, types=(),
+                vgpu_capabilities={base.EIGHT[0].id: vgpu.VGPUCapability(
+                    mechanism=vgpu.VGPUMechanism.MDEV, types=(),
                     existing_vgpus=foreign)}))
         # No host cleans a GPU that has mdevs of others.
         store(base.NODE)

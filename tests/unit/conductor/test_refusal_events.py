@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from oslo_db import exception as oslo_db_exception
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import refusal_events
-from gpgpu_plugin.db import author
+from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.domain import quota
+from gpgpu_plugin.db import transaction
+from gpgpu_plugin.domain import event as event_rules
 from gpgpu_plugin.objects import scheduling
 from tests.unit.conductor import base
 
-BY = author.Author(actor='host h1', request_id='req-1')
+BY = transaction.Author(actor='host h1', request_id='req-1')
 
 
 class RefusalCase(base.ConductorTestCase):
@@ -29,7 +29,7 @@ class RefusalCase(base.ConductorTestCase):
         self.log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin'))
 
     def other_conductor(self):
-        return refusal_events.RefusalEvents(
+        return refusals_mod.RefusalRecorder(
             self.db, lambda: self.now, self.refused_kinds.append)
 
     def deny(self, instance='i1', reason='not_enough_available',
@@ -101,7 +101,7 @@ class RowsTest(RefusalCase):
 
     def filtered(self, refusals):
         return self.subject.filtered(
-            author.Author(actor='scheduler s1'), refusals)
+            transaction.Author(actor='scheduler s1'), refusals)
 
 
 class ObserverTest(RefusalCase):
@@ -111,9 +111,9 @@ class ObserverTest(RefusalCase):
             instance_uuid='i2', passed=1)]
         for _ in range(2):
             self.subject.filtered(
-                author.Author(actor='scheduler s1'), refusals)
+                transaction.Author(actor='scheduler s1'), refusals)
         self.subject.no_candidate(
-            author.Author(actor='Nova (c)'), 'i3', 'p1', 'x')
+            transaction.Author(actor='Nova (c)'), 'i3', 'p1', 'x')
         self.deny()
         self.assertEqual(
             ['filter_refused', 'no_candidate'], self.refused_kinds)
@@ -159,7 +159,7 @@ class DeniedTest(RefusalCase):
     def test_denial_after_a_minute_is_another_event(self):
         self.deny()
         self.deny()
-        self.now = refusal_events.PERIOD
+        self.now = refusals_mod.STORE_PERIOD
         self.deny()
         self.subject.run_once()
         self.assertEqual([2, 1], self.counts())
@@ -182,7 +182,7 @@ class DeniedTest(RefusalCase):
 
     def test_more_than_one_transaction_takes_is_stored_in_several(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.refusal_events.CHUNK', 2))
+            'gpgpu_plugin.conductor.refusals.STORE_CHUNK', 2))
         for number in range(5):
             self.deny(f'i{number}')
         self.subject.run_once()
@@ -202,7 +202,7 @@ class QuotaTest(RefusalCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.domain.quota.LIMIT', 3))
+            'gpgpu_plugin.domain.event.QUOTA_LIMIT', 3))
 
     def test_last_event_counts_what_exceeds_the_quota(self):
         for number in range(10):
@@ -222,7 +222,7 @@ class QuotaTest(RefusalCase):
         self.subject.filtered(BY, [
             self.refusal(instance_uuid=f'j{number}', project_id='p2')
             for number in range(3)])
-        self.now = quota.WINDOW
+        self.now = event_rules.QUOTA_WINDOW
         self.deny('i4')
         self.subject.run_once()
         self.assertEqual([1, 1, 2, 1], self.counts())
@@ -321,7 +321,8 @@ class FailureTest(RefusalCase):
         with self.failing(oslo_db_exception.DBDataError()):
             self.subject.run_once()
         self.assertEqual(
-            refusal_events.FAILURES, self.log.output.count('; dropping it'))
+            refusals_mod.STORE_FAILURES,
+            self.log.output.count('; dropping it'))
         self.subject.run_once()
         self.assertIn('Dropped 3 refusals', self.log.output)
         self.assertEqual([f'i{number}' for number in range(3, 20)], [
@@ -329,7 +330,7 @@ class FailureTest(RefusalCase):
 
     def test_memory_is_bounded(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.refusal_events._LIMIT', 2))
+            'gpgpu_plugin.conductor.refusals._LIMIT', 2))
         for instance in ('i1', 'i2', 'i3'):
             self.deny(instance)
         # The scheduler keeps what there is no room for.

@@ -12,18 +12,17 @@ from hypothesis.stateful import rule
 from oslotest import base as oslotest_base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import repeated_reports
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import schema
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.fixtures import rows
@@ -42,7 +41,7 @@ class LateSampleTest(vgpu_base.VGPUTestCase):
 
     @staticmethod
     def capacity(number, factor):
-        return driver_capacity.DriverCapacity(
+        return vgpu.DriverCapacity(
             available={f'T4-{size}Q': factor * (16 // size)
                        for size in (1, 2, 4, 8, 16)},
             sampled_at=('start', number))
@@ -84,7 +83,7 @@ class RepeatedTest(base.ConductorTestCase):
             self.db, self.scan(functions, **fields), self.origin())
 
     def answer(self, functions=base.EIGHT, **fields):
-        return repeated_reports.answer(
+        return reports.answer_repeated(
             self.db, self.scan(functions, **fields), self.origin())
 
     def report_twice(self):
@@ -104,13 +103,13 @@ class RepeatedTest(base.ConductorTestCase):
     def test_later_sample_of_the_same_capacity_is_no_news(self):
         def scan(sample, available=1):
             return dataclasses.replace(self.scan(), driver_capacities={
-                base.EIGHT[0].id: driver_capacity.DriverCapacity(
+                base.EIGHT[0].id: vgpu.DriverCapacity(
                     available={'T4-16Q': available},
                     sampled_at=('start', sample))})
         for sample in (1, 2):
             reports.report(self.db, scan(sample), self.origin())
         for again, is_news in ((scan(3), False), (scan(4, 0), True)):
-            self.assertEqual(is_news, repeated_reports.answer(
+            self.assertEqual(is_news, reports.answer_repeated(
                 self.db, again, self.origin()) is None)
 
     def test_report_with_news_is_stored(self):
@@ -131,7 +130,7 @@ class RepeatedTest(base.ConductorTestCase):
             list(first.vgpu_capabilities), list(second.vgpu_capabilities))
         for _ in range(2):
             reports.report(self.db, first)
-        self.assertIsNotNone(repeated_reports.answer(self.db, second, None))
+        self.assertIsNotNone(reports.answer_repeated(self.db, second, None))
 
     def test_change_of_the_host_is_followed_by_a_stored_report(self):
         self.report_twice()
@@ -160,7 +159,7 @@ class RepeatedTest(base.ConductorTestCase):
     def test_other_build_of_the_plugin_stores_the_report(self):
         self.report_twice()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.repeated_reports._program',
+            'gpgpu_plugin.conductor.reports._program',
             lambda: 'another'))
         self.assertIsNone(self.answer())
 
@@ -168,7 +167,7 @@ class RepeatedTest(base.ConductorTestCase):
         early = self.scan()
         self.report_twice()
         self.assertIsNone(
-            repeated_reports.answer(self.db, early, self.origin()))
+            reports.answer_repeated(self.db, early, self.origin()))
         with self.db.reader() as session:
             self.assertLess(
                 early.number, host_db.get(session, 'h1').report_number)
@@ -176,10 +175,10 @@ class RepeatedTest(base.ConductorTestCase):
     def test_report_of_somebody_else_is_refused(self):
         self.report_twice()
         self.assertRaises(
-            exception.Fenced, repeated_reports.answer, self.db, self.scan(),
+            exception.Fenced, reports.answer_repeated, self.db, self.scan(),
             self.origin(start_uuid='another'))
         self.assertRaises(
-            exception.SessionLost, repeated_reports.answer, self.db,
+            exception.SessionLost, reports.answer_repeated, self.db,
             dataclasses.replace(self.scan(), host='h9'), self.origin())
 
     def test_host_is_heard(self):
@@ -199,7 +198,7 @@ class RepeatedTest(base.ConductorTestCase):
         return self.origin(start_uuid=f'start{self.session - 1}')
 
     def answer_to_first_report(self, book):
-        return repeated_reports.answer(
+        return reports.answer_repeated(
             self.db, base.scan(base.EIGHT, number=1, assignments=book),
             self.origin_of_start())
 
@@ -209,7 +208,8 @@ class RepeatedTest(base.ConductorTestCase):
         book = claims.of_host(self.db, 'h1')
         self.begin()
         with self.db.reader() as session:
-            expected = inventory.of_host(session, host_db.get(session, 'h1'))
+            expected = capacity.host_inventory(session,
+                                               host_db.get(session, 'h1'))
         self.assertEqual(expected, self.answer_to_first_report(book))
         # It counts as the report without which a session may do nothing.
         with self.db.reader() as session:
@@ -267,7 +267,7 @@ class RepeatedMachine(RuleBasedStateMachine):
                              if not key.startswith('report')
                              and key != 'heard_at')
                        for row in session.execute(table.select())]
-                for name, table in schema.METADATA.tables.items()}
+                for name, table in migration.METADATA.tables.items()}
 
     @rule(name=st.sampled_from(['Q1', 'Q4', 'whole']))
     def claim(self, name):
@@ -337,7 +337,7 @@ class RepeatedMachine(RuleBasedStateMachine):
     @invariant()
     def repetition_would_change_nothing(self):
         scan = self.scan()
-        answer = repeated_reports.answer(self.db, scan, None)
+        answer = reports.answer_repeated(self.db, scan, None)
         if answer is None:
             return
         before = self.content()

@@ -6,14 +6,14 @@ import dataclasses
 from oslotest import base as test_base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import report_check
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.conductor import observation
+from gpgpu_plugin.domain import vgpu
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
 
 def types(count):
-    return tuple(vgpu_type.VGPUType(name=f'T{number}', type_id=str(number))
+    return tuple(vgpu.VGPUType(name=f'T{number}', type_id=str(number))
                  for number in range(count))
 
 
@@ -21,12 +21,13 @@ class CheckTest(test_base.BaseTestCase):
 
     def refusal(self, *functions):
         return str(self.assertRaises(
-            exception.Invalid, report_check.checked, base.scan(functions)))
+            exception.Invalid, observation.checked_report,
+            base.scan(functions)))
 
     def test_plausible_report_is_as_it_was(self):
         scan = base.scan((*base.EIGHT, vgpu_base.t4(8), vgpu_base.t4(
             9, vgpu_types=types(128))))
-        self.assertIs(scan, report_check.checked(scan))
+        self.assertIs(scan, observation.checked_report(scan))
 
     def test_function_twice_is_refused(self):
         self.assertIn('each stable id once', self.refusal(
@@ -41,12 +42,12 @@ class CheckTest(test_base.BaseTestCase):
             dataclasses.replace(base.EIGHT[0], id=str(node), numa_node=node)
             for node in range(65)]
         self.assertIn('65 NUMA nodes', self.refusal(*functions))
-        report_check.checked(base.scan(functions[:64]))
+        observation.checked_report(base.scan(functions[:64]))
 
     def test_types_of_one_function_are_left_out(self):
-        odd = vgpu_type.VGPUType(name='x' * 999, type_id='1')
+        odd = vgpu.VGPUType(name='x' * 999, type_id='1')
         gpu = vgpu_base.t4(0, vgpu_types=(odd, *types(129)))
-        scan = report_check.checked(base.scan(
+        scan = observation.checked_report(base.scan(
             (gpu, vgpu_base.t4(1)), problems=('before',)))
         self.assertEqual(types(127), scan.vgpu_capabilities[gpu.id].types)
         self.assertEqual(

@@ -14,13 +14,13 @@ from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -185,7 +185,7 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual({'available': 8}, self.states())
 
     def test_type_that_no_gpu_has_costs_the_host_no_device(self):
-        odd = vgpu_type.VGPUType(
+        odd = vgpu.VGPUType(
             name='X', type_id='1', video_ram=10 ** 20, max_instances=2)
         hosts.store(self.db, base.scan((
             vgpu_base.t4(9, vgpu_types=(*vgpu_base.TYPES, odd)),
@@ -195,7 +195,7 @@ class ReportTest(base.ConductorTestCase):
         self.assertEqual({'available': 9}, self.states())
         self.assertEqual(
             {'passthrough', *(known.name for known in vgpu_base.TYPES)},
-            {info.vgpu_type for info in vgpu_type_admin.list_all(self.db)
+            {info.vgpu_type for info in group.list_types(self.db)
              if info.variant == 'T4'})
         [problem] = host_admin.show(self.db, 'h1').problems
         self.assertIn('vGPU type X is left out: video_ram', problem)

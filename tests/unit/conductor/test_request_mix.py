@@ -7,7 +7,7 @@ import uuid
 from unittest import mock
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import request_mix
+from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.db import request_kind
 from gpgpu_plugin.objects import scheduling
 from tests.fixtures import clocks
@@ -37,7 +37,7 @@ class RequestsTest(base.ConductorTestCase):
         self.requests = self.conductor()
 
     def conductor(self):
-        return request_mix.Requests(self.db, lambda: self.now)
+        return scheduler_feed.CountedMix(self.db, lambda: self.now)
 
     def store(self, *requests):
         self.requests.add(requests)
@@ -150,7 +150,8 @@ class RequestsTest(base.ConductorTestCase):
         self.assertEqual({PLAIN: 0.983, GPU: 0.017}, self.shares())
 
     def test_no_more_requests_wait_than_the_limit(self):
-        self.store(counted(GPU, request_mix._MOST + 1))
+        self.store(counted(GPU, scheduler_feed._MAX_WAITING + 1))
         with self.db.reader() as session:
             self.assertEqual(
-                request_mix._MOST, request_kind.arrivals(session))
+                scheduler_feed._MAX_WAITING,
+                request_kind.arrivals(session))

@@ -13,12 +13,12 @@ from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import history as history_obj
 from tests.fixtures import hosts
 from tests.fixtures import released
 from tests.unit.conductor import base
@@ -102,8 +102,8 @@ class RetireTest(RetirementCase):
         self.retire()
         self.assertEqual(['passed'], self.verdicts(self.old))
         self.assertIn(self.old, [
-            usage.device_uuid for usage in usage_admin.list_all(
-                self.db, usage_obj.UsageQuery(), 10, None)])
+            usage.device_uuid for usage in history.list_usage(
+                self.db, history_obj.UsageQuery(), 10, None)])
 
     def test_device_that_is_reported_again_stays_retired(self):
         self.retire()
@@ -170,7 +170,7 @@ class MachineTest(RetirementCase):
         self.session = hosts.begin(
             self.db, 'h1', base.NODE, start_uuid=str(uuid.uuid4()),
             expected=self.session,
-            identity=machine.MachineIdentity(
+            identity=host_rules.MachineIdentity(
                 boot_id=str(uuid.uuid4()), machine_id='m1', gpus={
                     '/devices/pci0000:00/01.0/00.0': serial,
                     '/devices/pci0000:01/01.0/00.0': 'second'})).number
@@ -312,8 +312,8 @@ class ReplaceTest(RetirementCase):
         self.clean_all()
         self.report(**NEW)
         new = self.replace().uuid
-        usages = [usage.device_uuid for usage in usage_admin.list_all(
-            self.db, usage_obj.UsageQuery(), 10, None)]
+        usages = [usage.device_uuid for usage in history.list_usage(
+            self.db, history_obj.UsageQuery(), 10, None)]
         self.assertIn(self.old, usages)
         self.assertNotIn(new, usages)
         # The first cleaning of the new card need not follow a guest.

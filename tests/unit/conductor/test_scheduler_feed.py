@@ -14,7 +14,7 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import scheduler_view
@@ -36,7 +36,7 @@ class UnlistedTest(vgpu_base.VGPUTestCase):
     def test_type_that_is_not_listed_is_not_reported_to_schedulers(self):
         hosts.store(self.db, base.scan(
             (base.function(0, device='25b6', driver='nvidia',
-                           vgpu_mechanism=capability.VGPUMechanism.MDEV,
+                           vgpu_mechanism=vgpu.VGPUMechanism.MDEV,
                            vgpu_types=vgpu_base.TYPES),), host='h2',
             node_uuid='22222222-2222-2222-2222-222222222222'))
         variant_admin.create(self.db, admin.VariantInfo(
@@ -237,7 +237,7 @@ class SharedBuildTest(FeedTestCase):
 
     def test_kept_hosts_are_limited(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.scheduler_feed._KEPT', 1))
+            'gpgpu_plugin.conductor.scheduler_feed._MAX_KEPT', 1))
         self.report_second_host()
         for _ in range(2):
             self.assertEqual(2, len(read(self.feed)))

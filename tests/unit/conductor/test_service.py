@@ -11,12 +11,12 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import operator_calls
+from gpgpu_plugin.conductor import manager
 from gpgpu_plugin.conductor import service
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import notification as notification_db
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -141,7 +141,7 @@ class ServeTest(base.BaseTestCase):
         # The in-process transport keeps what other tests sent.
         self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
         self.db = self.useFixture(database.Database(self.conf)).db
-        self.api = conductor_api.ConductorAPI(self.conf)
+        self.api = conductor_client.ConductorAPI(self.conf)
 
     def serve(self):
         server = service.ConductorService(self.conf, database=self.db)
@@ -190,7 +190,7 @@ class ServeTest(base.BaseTestCase):
     def test_counts_of_refusals_are_written_while_it_runs_and_at_the_end(self):
         written = threading.Semaphore(0)
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.conductor.refusal_events.RefusalEvents.run_once',
+            'gpgpu_plugin.conductor.refusals.RefusalRecorder.run_once',
             side_effect=written.release))
         server = self.serve()
         self.assertTrue(written.acquire(timeout=patience.LONG))
@@ -213,7 +213,7 @@ class ServeTest(base.BaseTestCase):
             ended.append('call')
             return ()
         self.useFixture(fixtures.MockPatchObject(
-            operator_calls.host_admin, 'list_all', host_list))
+            manager.host_admin, 'list_all', host_list))
         stop = server._gate._servers[-1].stop
 
         def stop_accepting():

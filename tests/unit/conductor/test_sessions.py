@@ -13,15 +13,15 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import codec
-from gpgpu_plugin.objects import session as session_obj
+from gpgpu_plugin.objects import report
 from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
-SAME = machine.MachineIdentity(boot_id='b1', machine_id='h1')
-OTHER = machine.MachineIdentity(boot_id='b2', machine_id='h2')
+SAME = host_rules.MachineIdentity(boot_id='b1', machine_id='h1')
+OTHER = host_rules.MachineIdentity(boot_id='b2', machine_id='h2')
 
 
 class CloudTest(base.ConductorTestCase):
@@ -65,7 +65,7 @@ class SessionCase(base.ConductorTestCase):
             expected=expected, **fields)
 
     def origin(self, start, number, generation=0):
-        return session_obj.Origin(
+        return report.Origin(
             host='h1', node_uuid=base.NODE, start_uuid=start,
             session=number, generation=generation)
 
@@ -188,15 +188,15 @@ class BeginTest(SessionCase):
         self.assertGreater(granted.generation, 50)
 
     def test_number_that_no_host_can_have_is_refused(self):
-        sent = codec.to_primitive(session_obj.SessionRequest(
+        sent = codec.to_primitive(report.SessionRequest(
             host='h1', node='h1', node_uuid='n1', start_uuid='s1',
             version='1', identity=SAME, expected=2 ** 62, generation=2 ** 62))
-        codec.received(session_obj.SessionRequest, sent)
+        codec.received(report.SessionRequest, sent)
         for field in ('expected', 'generation'):
             for number in (2 ** 62 + 1, -1, 2 ** 63 - 2, 2 ** 64):
                 exc = self.assertRaises(
                     exception.Invalid, codec.received,
-                    session_obj.SessionRequest, {**sent, field: number})
+                    report.SessionRequest, {**sent, field: number})
                 self.assertIn(field, str(exc))
 
     def test_highest_numbers_leave_room_for_changes_and_sessions(self):
@@ -380,7 +380,7 @@ class DigestTest(SessionCase):
         granted = claims.claim(self.db, self.request(2), 60, origin)
         self.assertNotEqual(empty, sessions.digest(self.db, origin))
         self.assertEqual(
-            session_obj.digest(granted.inventory.generation, (
+            report.digest(granted.inventory.generation, (
                 (row.uuid, row.instance_uuid, row.role, '')
                 for row in granted.assignments)),
             sessions.digest(self.db, origin))

@@ -133,7 +133,7 @@ class SessionMachine(RuleBasedStateMachine):
         return tracker
 
     def is_orphaned(self, machine, assignment):
-        """Return whether an assignment is orphaned, as orphans.find does."""
+        """Return whether an assignment is a leftover."""
         return assignment.instance_uuid not in machine.guests and (
             assignment.state == 'provisioning'
             or assignment.instance_uuid not in self.servers)

@@ -6,14 +6,13 @@ import dataclasses
 import sqlalchemy as sa
 
 from gpgpu_plugin.conductor import settle
-from gpgpu_plugin.conductor.admin import event as event_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain.vgpu import driver_capacity
-from gpgpu_plugin.objects import event as event_obj
+from gpgpu_plugin.domain import vgpu
+from gpgpu_plugin.objects import history as history_obj
 from tests.unit.conductor import base
 
 _E = device_rules.DeviceEvent
@@ -45,7 +44,7 @@ class SettleTest(base.ConductorTestCase):
 
     def test_capacities_follow_from_devices(self):
         inventory, grown = self.settle(lambda rows: rows.hold(
-            rows.devices[0], hold.HoldKind.DISABLED, 'why', 'op'))
+            rows.devices[0], device_rules.HoldKind.DISABLED, 'why', 'op'))
         self.assertEqual(((8, 1), 1), (self.offered(inventory), grown))
         [group] = self.rows().groups
         self.assertEqual([(8, 7)], [
@@ -59,8 +58,8 @@ class SettleTest(base.ConductorTestCase):
             return rows.note('distrust', rows.devices[:2], 'why')
         _, grown = self.settle(rule)
         self.assertEqual(1, grown)
-        found = event_admin.list_all(
-            self.db, event_obj.EventFilter(kind='distrust'))
+        found = history.list_events(
+            self.db, history_obj.EventFilter(kind='distrust'))
         self.assertEqual(2, len(found))
         self.assertEqual({'why'}, {event.detail for event in found})
 
@@ -77,7 +76,7 @@ class SettleTest(base.ConductorTestCase):
         def report(sample, available):
             return self.settle(lambda rows: rows.change(
                 rows.devices[0], driver_capacity=device_db.dump(
-                    driver_capacity.DriverCapacity(
+                    vgpu.DriverCapacity(
                         available={'A': available},
                         sampled_at=('start', sample)))))[1]
         self.assertEqual([1, 0, 1], [

@@ -14,7 +14,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import sighting as sighting_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain import pci
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -39,7 +39,7 @@ class SightingCase(base.ConductorTestCase):
         hosts.begin(
             self.db, host, base.node_uuid(host), expected=expected,
             start_uuid=base.node_uuid(f'{host}{boot}'),
-            identity=machine.MachineIdentity(boot_id=boot, machine_id=host))
+            identity=host_rules.MachineIdentity(boot_id=boot, machine_id=host))
         reports.report(self.db, base.scan(
             functions, host=host, node_uuid=base.node_uuid(host), number=1,
             assignments=()))

@@ -26,10 +26,9 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host as host_rules
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
 from tests.fixtures import released
@@ -113,7 +112,7 @@ class SlotMachine(RuleBasedStateMachine):
     def start_host(self):
         hosts.begin(self.db, 'h1', base.NODE, start_uuid=str(uuid.uuid4()),
                     expected=self.session(),
-                    identity=machine.MachineIdentity(
+                    identity=host_rules.MachineIdentity(
                         boot_id=str(uuid.uuid4()), machine_id='h1'))
         self.report()
 
@@ -186,7 +185,7 @@ class SlotMachine(RuleBasedStateMachine):
         """Have the operator accept all cards that were found."""
         for device in self.devices():
             with contextlib.suppress(exception.GPUPluginException):
-                hold_admin.remove(
+                device_admin.remove_hold(
                     self.db, device.uuid, ['identity_changed'], OPERATOR)
         self.report()
 

@@ -5,11 +5,11 @@ import dataclasses
 from unittest import mock
 
 from gpgpu_plugin.conductor import claims
+from gpgpu_plugin.conductor import type_sync
 from gpgpu_plugin.conductor import variant_sweep
-from gpgpu_plugin.conductor import video_ram
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -24,7 +24,7 @@ class SyncTest(vgpu_base.VGPUTestCase):
 
     def types(self):
         return {info.vgpu_type: (info.enabled, info.video_ram)
-                for info in vgpu_type_admin.list_all(self.db)}
+                for info in group.list_types(self.db)}
 
     def test_type_that_was_never_enabled_goes_with_its_driver(self):
         self.assertIn('T4-2Q', self.types())
@@ -37,7 +37,7 @@ class SyncTest(vgpu_base.VGPUTestCase):
         self.assertEqual((False, 4096), self.types()['T4-4Q'])
 
     def test_new_type_is_disabled_and_has_its_properties(self):
-        self.report(*vgpu_base.TYPES, vgpu_type.VGPUType(
+        self.report(*vgpu_base.TYPES, vgpu.VGPUType(
             name='T4-2B', type_id='x', video_ram=2048, max_instances=8))
         self.assertEqual((False, 2048), self.types()['T4-2B'])
 
@@ -59,7 +59,8 @@ class SyncTest(vgpu_base.VGPUTestCase):
         self.assertEqual((True, 15360), self.types()['passthrough'])
 
     def test_unknown_model_has_the_memory_of_its_largest_type(self):
-        with mock.patch.object(video_ram, 'of_model', return_value=None):
+        with mock.patch.object(type_sync, 'video_ram_of_model',
+                               return_value=None):
             for types, expected in ((vgpu_base.TYPES, 16384),
                                     (vgpu_base.TYPES[:1], 1024), ((), None)):
                 self.report(*types)
@@ -67,7 +68,7 @@ class SyncTest(vgpu_base.VGPUTestCase):
                     (True, expected), self.types()['passthrough'])
 
     def test_plain_vf_has_its_part_of_the_memory(self):
-        self.report(vgpu_type.of_plain_vfs(4))
+        self.report(vgpu.type_of_plain_vfs(4))
         self.assertEqual((False, 4096), self.types()['vf4'])
 
     def test_claimed_type_that_no_gpu_has_any_more_keeps_its_inventory(self):
@@ -76,7 +77,7 @@ class SyncTest(vgpu_base.VGPUTestCase):
             [dataclasses.replace(gpu, vgpu_types=vgpu_base.TYPES[2:3])
              for gpu in self.functions]))
         listed = {info.vgpu_type: info
-                  for info in vgpu_type_admin.list_all(self.db)}
+                  for info in group.list_types(self.db)}
         self.assertNotIn('T4-2Q', listed)
         self.assertEqual((0, 0, 1), (
             listed['T4-1Q'].max_capacity,

@@ -7,12 +7,11 @@ import logging
 import fixtures
 import sqlalchemy as sa
 
-from gpgpu_plugin.conductor import allocation_sync
+from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import usage_audit
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import outbox
-from gpgpu_plugin.domain import audit
+from gpgpu_plugin.domain import event
 from tests.fixtures import clocks
 from tests.fixtures import hosts
 from tests.fixtures import notified
@@ -21,7 +20,7 @@ from tests.unit.conductor import base
 NOON = datetime.datetime(2026, 11, 24, 12)
 HOUR = datetime.timedelta(hours=1)
 MINUTE = datetime.timedelta(minutes=1)
-_Period = audit.AuditPeriod
+_Period = event.AuditPeriod
 
 
 class UsageAuditTest(base.ConductorTestCase):
@@ -38,7 +37,7 @@ class UsageAuditTest(base.ConductorTestCase):
         with self.db.writer() as session:
             session.execute(sa.delete(event_db.UNSENT))
         self.now = at
-        usage_audit.run(self.db, period)
+        notifier.audit_usage(self.db, period)
         return [(data['instance_uuid'], int(
             data['audit_period_beginning'][11:13]), data['seconds'])
             for data in notified.existing(self.db)]
@@ -64,7 +63,7 @@ class UsageAuditTest(base.ConductorTestCase):
 
     def test_more_than_one_chunk_has_each_once(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 3))
+            'gpgpu_plugin.conductor.notifier.AUDIT_CHUNK', 3))
         for number in range(7):
             self.boot(1, f'i{number}')
         self.assertEqual(
@@ -74,14 +73,14 @@ class UsageAuditTest(base.ConductorTestCase):
 
     def test_chunk_that_failed_is_written_once(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
+            'gpgpu_plugin.conductor.notifier.AUDIT_CHUNK', 2))
         for number in range(4):
             self.boot(1, f'i{number}')
         stops = iter([False, True])
         self.now = NOON + HOUR + 2 * MINUTE
         with self.db.writer() as session:
             session.execute(sa.delete(event_db.UNSENT))
-        usage_audit.run(self.db, _Period.HOUR, lambda: next(stops))
+        notifier.audit_usage(self.db, _Period.HOUR, lambda: next(stops))
         self.assertEqual(['assignment.exists'] * 2, notified.types(self.db))
         self.assertEqual(['i2', 'i3'], [
             instance for instance, _, _ in self.run_at(self.now)])
@@ -95,13 +94,13 @@ class UsageAuditTest(base.ConductorTestCase):
         :returns: those of the first chunk, those of the others
         """
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
+            'gpgpu_plugin.conductor.notifier.AUDIT_CHUNK', 2))
         uuids = [base.uuids(self.boot(2, instance))
                  for instance in ('i1', 'i2')]
         stops = iter([False, True])
         self.now = NOON + 12 * HOUR + 2 * MINUTE
-        usage_audit.run(self.db, before, lambda: next(stops))
-        usage_audit.run(self.db, after)
+        notifier.audit_usage(self.db, before, lambda: next(stops))
+        notifier.audit_usage(self.db, after)
         found = notified.seconds(self.db)
         return [[found[uuid] for uuid in some] for some in uuids]
 
@@ -127,7 +126,7 @@ class UsageAuditTest(base.ConductorTestCase):
             session.execute(sa.update(outbox.STATES).values(
                 audited_since=NOON + HOUR))
         self.run_at(NOON + 3 * HOUR + 2 * MINUTE)
-        allocation_sync.compare(
+        releases.compare_allocations(
             self.db, 'h1', {}, left, 1, origin, used=left)
         self.assertEqual(7200, notified.existing(self.db)[-1]['seconds'])
 
@@ -148,7 +147,7 @@ class UsageAuditTest(base.ConductorTestCase):
         self.assertEqual([('i1', 12, 600), ('i1', 12, 600)],
                          self.run_at(NOON + 3 * HOUR + 2 * MINUTE))
         self.now = NOON + 3 * HOUR + 10 * MINUTE
-        allocation_sync.compare(
+        releases.compare_allocations(
             self.db, 'h1', {}, left, 1, origin, used=left)
         [data] = notified.existing(self.db)[2:]
         self.assertEqual(
@@ -169,7 +168,7 @@ class UsageAuditTest(base.ConductorTestCase):
     def test_only_some_periods_are_made_up_for(self):
         self.boot()
         found = self.run_at(NOON + 100 * HOUR + 2 * MINUTE)
-        self.assertEqual(usage_audit.MISSED, len(found))
+        self.assertEqual(notifier.AUDIT_MISSED, len(found))
         self.assertEqual(15, found[-1][1])
 
     def test_longer_period_begins_where_the_shorter_ended(self):
@@ -182,11 +181,11 @@ class UsageAuditTest(base.ConductorTestCase):
     def audit_ahead(self):
         """Audit some of a period by a clock that is a year ahead."""
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 1))
+            'gpgpu_plugin.conductor.notifier.AUDIT_CHUNK', 1))
         self.boot(2)
         stops = iter([False, False, True])
         self.now += datetime.timedelta(days=365)
-        usage_audit.run(self.db, _Period.HOUR, lambda: next(stops))
+        notifier.audit_usage(self.db, _Period.HOUR, lambda: next(stops))
 
     def test_audit_goes_on_after_a_clock_was_ahead(self):
         log = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
@@ -228,11 +227,11 @@ class AuditClockTest(base.ConductorTestCase):
         before = clocks.now()
         for days in (-365, 365):
             with clocks.ConductorClock(days * 86400):
-                usage_audit.run(self.db, _Period.HOUR)
+                notifier.audit_usage(self.db, _Period.HOUR)
         with self.db.reader() as session:
             until = session.scalars(
                 sa.select(outbox.STATES.c.audited_until)).one()
         # An hour may end meanwhile.
         self.assertIn(until, {
-            audit.beginning(_Period.HOUR, at - usage_audit.DELAY)
+            event.period_beginning(_Period.HOUR, at - notifier.AUDIT_DELAY)
             for at in (before, clocks.now())})

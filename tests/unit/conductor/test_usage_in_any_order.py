@@ -18,16 +18,14 @@ from hypothesis.stateful import precondition
 from hypothesis.stateful import rule
 from oslotest import base as oslotest_base
 
-from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import confirmation
+from gpgpu_plugin.conductor import notifier
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
-from gpgpu_plugin.conductor import usage_audit
-from gpgpu_plugin.conductor.admin import usage as usage_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.domain import audit
+from gpgpu_plugin.domain import event
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -67,7 +65,7 @@ class UsageMachine(RuleBasedStateMachine):
         self.case.setUp()
         self.case.useFixture(clocks.Clocks(self.now))
         self.case.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.usage_audit.CHUNK', 2))
+            'gpgpu_plugin.conductor.notifier.AUDIT_CHUNK', 2))
         self.case.db.publish_as(notified.PUBLISHER)
         self.audit(chunks=1)
         self.starts = dict.fromkeys((*HONEST, HOSTILE), 0)
@@ -192,7 +190,7 @@ class UsageMachine(RuleBasedStateMachine):
             return
         source, self.held[self.host] = self.held[self.host], []
         self.left.pop(self.host, None)
-        _, notified = confirmation.confirm(
+        _, notified = claims.confirm(
             self.case.db, claim_obj.MigrationConfirmation(
                 instance_uuid='i1', migration_uuid=f'm{self.moves}',
                 source_assignments=tuple(source)), self.origin(self.host))
@@ -240,7 +238,7 @@ class UsageMachine(RuleBasedStateMachine):
         self.comparisons += 1
         before = self.usages()
         self.pass_time()
-        allocation_sync.compare(
+        releases.compare_allocations(
             self.case.db, host, {}, self.held[host], self.comparisons,
             self.origin(host), used=self.held[host])
         type(self).resumed += before != self.usages()
@@ -269,7 +267,7 @@ class UsageMachine(RuleBasedStateMachine):
         claims.activate(self.case.db, granted, origin=self.origin(HOSTILE))
         self.notify(releases.left_hosts(self.case.db, granted))
         if moves:
-            _, notified = confirmation.confirm(
+            _, notified = claims.confirm(
                 self.case.db, claim_obj.MigrationConfirmation(
                     instance_uuid='i1', migration_uuid='m0'),
                 self.origin(HOSTILE))
@@ -283,8 +281,8 @@ class UsageMachine(RuleBasedStateMachine):
         """Write notifications of an hour that ends, or some of them."""
         self.seconds += 3700
         stops = iter([False] * chunks)
-        usage_audit.run(self.case.db, audit.AuditPeriod.HOUR,
-                        lambda: next(stops, True))
+        notifier.audit_usage(self.case.db, event.AuditPeriod.HOUR,
+                             lambda: next(stops, True))
 
     # -- what holds ---------------------------------------------------------
 
@@ -327,7 +325,7 @@ class UsageMachine(RuleBasedStateMachine):
 
     @invariant()
     def export_has_what_has_ended_for_good(self):
-        for row in usage_admin.unexported(self.case.db, 1000, None):
+        for row in history.unexported(self.case.db, 1000, None):
             if row.host in HONEST:
                 ended = self.expected[row.uuid][1]
                 assert ended is not None

@@ -5,18 +5,17 @@ import dataclasses
 
 from oslotest import base
 
-from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_matching
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import variant
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from tests.fixtures import group as make
 from tests.fixtures import hosts
@@ -161,7 +160,7 @@ class UnsupportedTest(conductor_base.ConductorTestCase):
 
     def offered_now(self):
         with self.db.reader() as session:
-            return self.offered(inventory.of_host(
+            return self.offered(capacity.host_inventory(
                 session, host_db.get(session, 'h1')))
 
     def test_free_gpus_are_unmanaged_and_the_assigned_one_is_not(self):
@@ -190,12 +189,12 @@ class UnsupportedTest(conductor_base.ConductorTestCase):
 
     def test_acceptance_offers_gpus_that_stay_for_their_vgpus(self):
         self.report_second_host([conductor_base.replace(
-            0, nvswitches=4, vgpu_mechanism=capability.VGPUMechanism.MDEV)])
+            0, nvswitches=4, vgpu_mechanism=vgpu.VGPUMechanism.MDEV)])
         remaining, generations = [], []
         for accepted in (False, True, False):
             self.set(unsupported_ok=accepted)
             remaining += [
-                info.remaining_capacity for info in vgpu_type_admin.list_all(
+                info.remaining_capacity for info in group_admin.list_types(
                     self.db, host='h2')]
             generations.append(host_admin.show(self.db, 'h2').generation)
         self.assertEqual([0, 1, 0], remaining)
@@ -256,8 +255,8 @@ class ApplyTest(conductor_base.ConductorTestCase):
         self.assertIsNone(self.device().reason)
 
     def test_new_group_offers_whole_gpus_unless_they_are_disabled(self):
-        vgpu_type_admin.set_enabled(
+        group_admin.set_type_enabled(
             self.db, 'H100', 'passthrough', None, enabled=False)
         self.report_second_host()
         self.assertEqual([False, False], [
-            info.enabled for info in vgpu_type_admin.list_all(self.db)])
+            info.enabled for info in group_admin.list_types(self.db)])

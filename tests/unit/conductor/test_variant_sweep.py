@@ -17,7 +17,6 @@ from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import variant as variant_db
@@ -28,7 +27,7 @@ from tests.fixtures import patience
 from tests.unit.conductor import base
 from tests.unit.conductor import test_manager
 
-LATE = variant_sweep.Caller(is_over=lambda: True)
+LATE = variant_sweep.SweepCaller(is_over=lambda: True)
 H100 = admin.VariantInfo(name='H100', vendor='10de', device='2330')
 A100 = admin.VariantInfo(name='A100', vendor='10de', device='20b0')
 
@@ -60,7 +59,7 @@ class ChangeCase(base.ConductorTestCase):
     def advance(self, number=1):
         """Bring the next hosts up to date; return those that changed."""
         left, changed = [None] * number, []
-        variant_sweep.run(self.db, variant_sweep.Caller(
+        variant_sweep.run(self.db, variant_sweep.SweepCaller(
             is_over=lambda: not left or left.pop(), tell=changed.append))
         return changed
 
@@ -97,7 +96,7 @@ class SweepTest(ChangeCase):
                 ('applying', 5 - number) if number < 5 else ('ready', 0),
                 self.shown())
         self.assertFalse(self.has_rest())
-        variant_admin.delete(self.db, 'H100', variant_sweep.Caller(
+        variant_admin.delete(self.db, 'H100', variant_sweep.SweepCaller(
             tell=changed.append))
         self.assertEqual([f'h{number}' for number in range(1, 6)], changed)
 
@@ -334,12 +333,12 @@ class TypeTest(ChangeCase):
         variant_admin.create(self.db, H100)
 
     def set_(self, host=None, caller=LATE, *, enabled=False):
-        return vgpu_type_admin.set_enabled(
+        return group_admin.set_type_enabled(
             self.db, 'H100', 'passthrough', host, enabled=enabled,
             caller=caller)
 
     def enabled(self):
-        return [info.enabled for info in vgpu_type_admin.list_all(self.db)]
+        return [info.enabled for info in group_admin.list_types(self.db)]
 
     def test_type_is_disabled_host_by_host(self):
         self.assertEqual([True] * 5, [info.enabled for info in self.set_()])
@@ -382,13 +381,13 @@ class TypeTest(ChangeCase):
         self.set_('h1')
         self.assertEqual({'A100': True, 'H100': False}, {
             info.variant: info.enabled
-            for info in vgpu_type_admin.list_all(self.db, 'h1')})
+            for info in group_admin.list_types(self.db, 'h1')})
 
     def test_caller_who_has_given_up_changes_nothing(self):
         def give_up():
             raise exception.RequestExpired(
                 method='vgpu_type_set', subject='H100', wanted=1, waited=2)
-        caller = variant_sweep.Caller(check_wanted=give_up)
+        caller = variant_sweep.SweepCaller(check_wanted=give_up)
         for host in (None, 'h1'):
             self.assertRaises(
                 exception.RequestExpired, self.set_, host, caller)
@@ -450,7 +449,7 @@ class PolicyTest(ChangeCase):
         self.assertRaises(exception.Invalid, self.set_, 'h1', 'sideways')
         self.assertRaises(
             exception.RequestExpired, self.set_, 'h1', 'breadth_first',
-            variant_sweep.Caller(check_wanted=given_up))
+            variant_sweep.SweepCaller(check_wanted=given_up))
         self.assertEqual([('depth_first', 'variant')] * 5, self.policies())
         self.assertFalse(self.has_rest())
 
@@ -590,7 +589,7 @@ class CrashTest(ChangeCase):
 
     def test_type_is_disabled_everywhere_or_nowhere(self):
         def set_(enabled):
-            vgpu_type_admin.set_enabled(
+            group_admin.set_type_enabled(
                 self.db, 'H100', 'passthrough', None, enabled=enabled)
         variant_admin.create(self.db, H100)
         found = []
@@ -604,7 +603,7 @@ class CrashTest(ChangeCase):
             self.assertEqual(('ready', 0), self.shown())
             self.report('h9')
             found.append({info.enabled for info in
-                          vgpu_type_admin.list_all(self.db)})
+                          group_admin.list_types(self.db)})
             host_admin.delete(self.db, 'h9')
         self.assertEqual({frozenset([True]), frozenset([False])},
                          set(map(frozenset, found)))

@@ -7,10 +7,9 @@ import uuid
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.domain.vgpu import driver_capacity
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.fixtures import released
@@ -136,7 +135,7 @@ class MdevCapacityTest(vgpu_base.VGPUTestCase):
     def test_report_that_names_an_mdev_that_was_not_scanned_counts(self):
         # Another tool made it since the scan, and the driver makes no more.
         def capacity(number, *existing, **available):
-            return driver_capacity.DriverCapacity(
+            return vgpu.DriverCapacity(
                 existing=existing, sampled_at=('s', number),
                 available={f'T4-{name[1:]}Q': count
                            for name, count in available.items()})
@@ -220,14 +219,14 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         # After a reboot of the host there is no MIG instance.
         nothing = dataclasses.replace(
             PF, vgpu_types=(),
-            driver_capacity=driver_capacity.DriverCapacity())
+            driver_capacity=vgpu.DriverCapacity())
         hosts.store(self.db, base.scan([nothing, *self.functions[1:]]))
         self.assertEqual(0, self.remaining()['1Q'])
         # Instances are made, and the guest is started again.
         hosts.store(self.db, base.scan([
             dataclasses.replace(
                 PF, vgpu_types=None,
-                driver_capacity=driver_capacity.DriverCapacity(
+                driver_capacity=vgpu.DriverCapacity(
                     existing=(claimed.stable_id,),
                     available={'T4-1Q': None})),
             vf(PF, 0, existing_vgpus=('230',)), *self.functions[2:]]))
@@ -263,7 +262,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
 
     def test_plain_vfs_are_offered_as_a_type_of_their_gpu(self):
         pf = dataclasses.replace(
-            PF, vgpu_types=(vgpu_type.of_plain_vfs(3),))
+            PF, vgpu_types=(vgpu.type_of_plain_vfs(3),))
         hosts.store(
             self.db,
             base.scan(
@@ -295,7 +294,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         pf = dataclasses.replace(
             PF,
             vgpu_types=None,
-            driver_capacity=driver_capacity.DriverCapacity(
+            driver_capacity=vgpu.DriverCapacity(
                 existing=(foreign.id,), available={'T4-1Q': 0}
             ),
         )
@@ -311,7 +310,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
             base.scan(
                 [
                     dataclasses.replace(
-                        PF, driver_capacity=driver_capacity.DriverCapacity(
+                        PF, driver_capacity=vgpu.DriverCapacity(
                             available={kind.name: None for kind in TYPES})),
                     dataclasses.replace(foreign, existing_vgpus=()),
                     *self.functions[2:],
@@ -339,7 +338,7 @@ class VFCapacityTest(vgpu_base.VGPUTestCase):
         hosts.store(self.db, base.scan(
             [dataclasses.replace(PF, device='1eb9'), *self.functions[1:]],
             host='h2', node_uuid='h2'))
-        [listed] = vgpu_type_admin.list_all(self.db, 'h2')
+        [listed] = group.list_types(self.db, 'h2')
         self.assertEqual(('passthrough', 3), (
             listed.vgpu_type, listed.remaining_capacity))
 
@@ -354,7 +353,7 @@ class SameIDTest(vgpu_base.VGPUTestCase):
                       {'fault': 'it does not answer'}):
             hosts.store(self.db, base.scan(
                 [dataclasses.replace(PF, **facts), *self.functions[1:]]))
-            self.assertEqual((), vgpu_type_admin.list_all(self.db, 'h1'))
+            self.assertEqual((), group.list_types(self.db, 'h1'))
             self.assertEqual({'unmanaged': 4}, self.states())
             self.denied('no_such_group', whole=1)
         shown = {device.stable_id: device.reason

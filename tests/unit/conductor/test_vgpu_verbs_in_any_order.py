@@ -24,12 +24,12 @@ from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capability
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import cleaned
@@ -98,7 +98,7 @@ class VerbMachine(RuleBasedStateMachine):
                 *self._with_vfs(
                     VENDOR, device='1eb8', driver='nvidia',
                     vgpu_types=vgpu_base.TYPES,
-                    vgpu_mechanism=capability.VGPUMechanism.VF),
+                    vgpu_mechanism=vgpu.VGPUMechanism.VF),
                 vgpu_base.t4(
                     MDEV, dsn=self._dsn(MDEV),
                     existing_vgpus=tuple(sorted(self.mdevs)),
@@ -168,7 +168,7 @@ class VerbMachine(RuleBasedStateMachine):
     def remaining(self):
         """Return how much is offered, by resource class."""
         found = {}
-        for info in vgpu_type_admin.list_all(self.case.db):
+        for info in group.list_types(self.case.db):
             if info.resource_class in CLASSES and info.host == 'h1':
                 found[info.resource_class] = info.remaining_capacity
         return found

@@ -13,17 +13,16 @@ from hypothesis.stateful import rule
 from oslotest import base as oslotest_base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import inventory as inventory_mod
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from tests.unit.conductor import vgpu_base
 
 # Two types are of one size.
 GPUS = tuple(dataclasses.replace(gpu, vgpu_types=(
-    *vgpu_base.TYPES, vgpu_type.VGPUType(
+    *vgpu_base.TYPES, vgpu.VGPUType(
         name='T4-4A', type_id='nvidia-240', video_ram=4096,
         max_instances=4))) for gpu in vgpu_base.GPUS)
 
@@ -158,7 +157,7 @@ class VFMachine(ClaimMachine):
                 for pf in (
                     dataclasses.replace(
                         gpu,
-                        vgpu_mechanism=capability.VGPUMechanism.VF,
+                        vgpu_mechanism=vgpu.VGPUMechanism.VF,
                         sriov_totalvfs=16,
                         sriov_numvfs=5,
                     )
@@ -176,7 +175,8 @@ class SameTypeVFMachine(VFMachine):
 
 
 def _inventory_of(session):
-    [group] = inventory_mod.of_host(session, host_db.get(session, 'h1')).groups
+    [group] = capacity.host_inventory(session,
+                                      host_db.get(session, 'h1')).groups
     return {offered.resource_class.removeprefix('CUSTOM_VGPU_T4_T4_'):
             (offered.total, offered.reserved) for offered in group.types}
 

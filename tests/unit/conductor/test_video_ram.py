@@ -7,7 +7,7 @@ import pathlib
 import yaml
 from oslotest import base
 
-from gpgpu_plugin.conductor import video_ram
+from gpgpu_plugin.conductor import type_sync
 
 TOP = pathlib.Path(__file__).parents[3]
 TABLE = TOP / 'gpgpu_plugin/conductor/video_ram.csv'
@@ -21,7 +21,8 @@ class OfModelTest(base.BaseTestCase):
         found = 0
         for variant in VARIANTS:
             name = variant['name'].rpartition('_')[2]
-            stated = video_ram.of_model(variant['vendor'], variant['device'])
+            stated = type_sync.video_ram_of_model(variant['vendor'],
+                                                  variant['device'])
             if name.endswith('GB') and stated is not None:
                 self.assertEqual(f'{stated // 1024}GB', name, variant['name'])
                 found += 1
@@ -32,20 +33,20 @@ class OfModelTest(base.BaseTestCase):
                  for variant in VARIANTS}
         rows = list(csv.DictReader(TABLE.read_text().splitlines()))
         self.assertGreater(len(rows), 100)
-        self.assertEqual(len(rows), len(video_ram._OF_MODEL))
+        self.assertEqual(len(rows), len(type_sync._OF_MODEL))
         for row in rows:
             self.assertEqual(
                 row['variant'], named[row['vendor'], row['device']])
             self.assertIn(int(row['gib']), range(1, 1024))
 
     def test_unknown_model_has_none(self) -> None:
-        self.assertIsNone(video_ram.of_model('10de', 'ffff'))
+        self.assertIsNone(type_sync.video_ram_of_model('10de', 'ffff'))
 
 
 class OfTypeTest(base.BaseTestCase):
 
     def test_whole_gpu_and_plain_vfs_have_their_part(self) -> None:
         self.assertEqual([16384, 4096, 5461, None, None], [
-            video_ram.of_type(name, 16384) for name in (
+            type_sync.video_ram_of_type(name, 16384) for name in (
                 'passthrough', 'vf4', 'vf3', 'T4-4Q', 'vf0')])
-        self.assertIsNone(video_ram.of_type('passthrough', None))
+        self.assertIsNone(type_sync.video_ram_of_type('passthrough', None))

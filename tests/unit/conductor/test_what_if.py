@@ -14,14 +14,14 @@ from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import what_if
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.db import schema
+from gpgpu_plugin.db import migration
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import what_if as what_if_rules
 from gpgpu_plugin.domain.allocation import request as request_mod
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import what_if as objects
+from gpgpu_plugin.objects import forecast
 from tests.fixtures import examples
 from tests.fixtures import hosts
 from tests.fixtures import tenant
@@ -30,7 +30,7 @@ from tests.unit.conductor import vgpu_base
 
 VFS = (vgpu_base.PF, *(vgpu_base.vf(vgpu_base.PF, index)
                        for index in range(3)))
-ANY, SAME_NUMA = request_mod.Topology.ANY, request_mod.Topology.SAME_NUMA
+ANY, SAME_NUMA = request_mod.GPUTopology.ANY, request_mod.GPUTopology.SAME_NUMA
 
 
 def rows(db):
@@ -38,7 +38,7 @@ def rows(db):
     with db.engine.connect() as connection:
         return {table.name: sorted(map(str, connection.execute(
             sa.select(table)).all()))
-            for table in schema.METADATA.sorted_tables}
+            for table in migration.METADATA.sorted_tables}
 
 
 def asked(count, resource_class='CUSTOM_GPU_H100', **fields):
@@ -55,9 +55,9 @@ def question(requests, targets, drained=('h1',), vcpus=8, free=100,
     """
     options = {base.node_uuid(host): ({host: {'VCPU': vcpus}},)
                for host in targets}
-    return objects.DrainQuestion(
+    return forecast.DrainQuestion(
         hosts=drained, kinds=tuple(
-            what_if_rules.Kind(request=request, options=options)
+            what_if_rules.InstanceKind(request=request, options=options)
             for request in requests.values()),
         leaving={instance: number
                  for number, instance in enumerate(requests)},
@@ -145,10 +145,12 @@ class DrainTest(base.ConductorTestCase):
         for fields in (
                 {'leaving': {f'i{number}': 0 for number in range(257)}},
                 {'leaving': {'i1': 1}},
-                {'kinds': (what_if_rules.Kind(request=asked(1)),) * 257},
-                {'kinds': (what_if_rules.Kind(request=asked(1), options={
+                {'kinds': (what_if_rules.InstanceKind(request=asked(1)),
+                           ) * 257},
+                {'kinds': (what_if_rules.InstanceKind(request=asked(1),
+                                                      options={
                     f'n{number}': () for number in range(501)}),) * 2},
-                {'kinds': (what_if_rules.Kind(
+                {'kinds': (what_if_rules.InstanceKind(
                     request=asked(1, 'CUSTOM_FPGA')),)}):
             self.assertRaises(
                 exception.Invalid, what_if.drain, self.db,
@@ -161,7 +163,7 @@ class DrainTest(base.ConductorTestCase):
         granted = self.boot(2)
         self.boot(1, 'i2', host='h2')
         [known] = what_if.leaving(self.db, ['h1', 'h1'])
-        self.assertEqual(objects.Leaving(
+        self.assertEqual(forecast.Leaving(
             instance_uuid='i1', host='h1',
             resources={'CUSTOM_GPU_H100': 2}), known)
         releases.release(self.db, base.uuids(granted))
@@ -199,7 +201,7 @@ def check(case, requests, others):
                 case.assertIsNotNone(denial(
                     case, requests[move.instance_uuid], host, 'late'))
     left = {}
-    for info in vgpu_type_admin.list_all(case.db):
+    for info in group.list_types(case.db):
         left[info.vgpu_type] = (
             left.get(info.vgpu_type, 0) + info.remaining_capacity)
     for capacity in answer.capacities:

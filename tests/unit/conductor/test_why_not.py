@@ -23,7 +23,7 @@ from tests.fixtures import released
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
 
-SAME_NUMA = request_mod.Topology.SAME_NUMA
+SAME_NUMA = request_mod.GPUTopology.SAME_NUMA
 
 
 class PageTest(base.ConductorTestCase):
@@ -218,7 +218,7 @@ class AgreementTest(oslotest_base.BaseTestCase):
 
     @SETTINGS
     @hypothesis.given(verbs=VERBS, count=st.integers(1, 8),
-                      topology=st.sampled_from(request_mod.Topology))
+                      topology=st.sampled_from(request_mod.GPUTopology))
     def test_of_whole_gpus(self, verbs, count, topology):
         case = base.MachineCase('run')
         case.setUp()

@@ -4,20 +4,18 @@
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import acceptance
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import cleaning
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.objects import admin
 from tests.fixtures import cleaned
 from tests.fixtures import hosts
@@ -60,7 +58,7 @@ class WithdrawalCase(test_cleaning.CleaningCase):
 
     def verdicts(self, uuid):
         return [record.fields['verdict']
-                for record in ledger_admin.list_all(self.db, uuid)]
+                for record in history.list_cleanings(self.db, uuid)]
 
 
 class QuarantineTest(WithdrawalCase):
@@ -80,7 +78,7 @@ class QuarantineTest(WithdrawalCase):
             group.total, group.reserved, group.remaining))
         self.assertEqual([(shown.uuid, 'fan is loud')],
                          self.events('quarantine'))
-        [record] = ledger_admin.list_all(self.db, shown.uuid)
+        [record] = history.list_cleanings(self.db, shown.uuid)
         self.assertEqual(('quarantined', OPERATOR), (
             record.fields['verdict'], record.fields['actor']))
 
@@ -110,7 +108,7 @@ class QuarantineTest(WithdrawalCase):
         self.assertEqual('quarantined', shown.state)
         self.assertIn('fan is loud', shown.reason)
         self.assertEqual(['quarantined'], self.verdicts(shown.uuid))
-        [record] = ledger_admin.list_all(self.db, shown.uuid)
+        [record] = history.list_cleanings(self.db, shown.uuid)
         self.assertEqual(OPERATOR, record.fields['actor'])
         # It counts once: what is cleaned then has another instance.
         self.clean(shown.uuid)
@@ -369,7 +367,7 @@ class VFTest(WithdrawalCase):
         self.quarantine(self.gpu.uuid)
         released.release(self.db, self.gpu.uuid, OPERATOR)
         self.assertIn('only a cleaning', self.refused(
-            acceptance.accept, [self.gpu.uuid], 'known', OPERATOR))
+            withdrawal.accept_clean, [self.gpu.uuid], 'known', OPERATOR))
         self.report(2)
         self.assertEqual(['dirty', 'dirty'], self.states()[1:])
 
@@ -489,13 +487,13 @@ class MdevTest(vgpu_base.VGPUTestCase):
 
         def hold_gpu(session):
             rows.hold(session, device_db.get(session, gpu.uuid).id,
-                      hold.HoldKind.FAILED, 'why')
+                      device_rules.HoldKind.FAILED, 'why')
         self.db.write(hold_gpu)
         releases.release(self.db, base.uuids(claim))
         self.clean_all(passed=False)
         self.assertEqual((), cleaning.tasks(self.db, 'h1'))
         self.assertEqual({gpu.uuid, mdev.uuid}, {
-            found.device for found in hold_admin.list_all(self.db)})
+            found.device for found in device_admin.list_holds(self.db)})
 
     def test_mdev_row_is_refused(self):
         claim = self.ask(Q4=1)

@@ -8,11 +8,10 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_sweep
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
+from gpgpu_plugin.conductor.admin import group as group_mod
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import vgpu_type
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import examples as examples_mod
@@ -20,7 +19,7 @@ from tests.fixtures import reported
 from tests.fixtures import tenant
 from tests.unit.conductor import base
 
-TYPES = tuple(vgpu_type.VGPUType(
+TYPES = tuple(vgpu.VGPUType(
     name=f'T4-{size}Q', type_id=f'nvidia-{230 + number}',
     video_ram=size * 1024, max_instances=16 // size)
     for number, size in enumerate((1, 2, 4, 8, 16)))
@@ -33,7 +32,7 @@ def t4(number, **facts):
         **{
             'device': '1eb8',
             'driver': 'nvidia',
-            'vgpu_mechanism': capability.VGPUMechanism.MDEV,
+            'vgpu_mechanism': vgpu.VGPUMechanism.MDEV,
             'vgpu_types': TYPES,
             **facts,
         },
@@ -46,11 +45,11 @@ def vf(parent, index, **facts):
         'id': f'{parent.id}/vf{index}', 'pf': parent.id, 'vf_index': index,
         'address': f'{parent.address[:-4]}01.{index}', 'vendor': '10de',
         'device': '26b9', 'class_code': '030200',
-        'vgpu_mechanism': capability.VGPUMechanism.VF, **facts})
+        'vgpu_mechanism': vgpu.VGPUMechanism.VF, **facts})
 
 
 GPUS = (t4(0), t4(1))
-PF = t4(0, vgpu_mechanism=capability.VGPUMechanism.VF, sriov_totalvfs=16,
+PF = t4(0, vgpu_mechanism=vgpu.VGPUMechanism.VF, sriov_totalvfs=16,
         sriov_numvfs=3)
 
 
@@ -70,7 +69,7 @@ class VGPUTestCase(base.ConductorTestCase):
 
     def enable(self, name, host=None, *, enabled=True,
                caller=variant_sweep.PATIENT):
-        return vgpu_type_admin.set_enabled(
+        return group_mod.set_type_enabled(
             self.db, 'T4', name, host, enabled=enabled, caller=caller)
 
     def ask(self, instance='i1', **counts):
@@ -101,7 +100,7 @@ class VGPUTestCase(base.ConductorTestCase):
 
     def remaining(self):
         return {info.vgpu_type.removeprefix('T4-'): info.remaining_capacity
-                for info in vgpu_type_admin.list_all(self.db)
+                for info in group_mod.list_types(self.db)
                 if info.enabled}
 
     def offered_to_placement(self, inventory):

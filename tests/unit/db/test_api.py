@@ -10,7 +10,6 @@ from oslo_db import exception as db_exception
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import api
-from gpgpu_plugin.db import limits
 from gpgpu_plugin.db import tables
 from tests.unit.db import base
 
@@ -103,7 +102,7 @@ class TransactionTest(base.DatabaseTestCase):
 
 
     def test_transaction_that_took_too_long_changes_nothing(self):
-        seconds = iter([0, limits.TRANSACTION + 1])
+        seconds = iter([0, api.TRANSACTION_LIMIT + 1])
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.api.time.monotonic', lambda: next(seconds)))
         exc = self.assertRaises(
@@ -147,7 +146,7 @@ class FailureTest(base.DatabaseTestCase):
             db_exception.DBDeadlock()))
 
     def test_transaction_that_took_too_long_is_observed(self):
-        seconds = iter([0, limits.TRANSACTION + 1])
+        seconds = iter([0, api.TRANSACTION_LIMIT + 1])
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.db.api.time.monotonic', lambda: next(seconds)))
         self.assertRaises(exception.DatabaseBusy, self.observed.write,

@@ -3,33 +3,33 @@
 
 import threading
 
-from gpgpu_plugin.db import author
+from gpgpu_plugin.db import transaction
 from tests.unit.db import base
 
-ROOT = author.Author(actor='operator root', request_id='req-1')
+ROOT = transaction.Author(actor='operator root', request_id='req-1')
 
 
 class AuthorTest(base.DatabaseTestCase):
 
     def authors(self, db):
         found = []
-        db.write(lambda session: found.append(author.of(session)))
+        db.write(lambda session: found.append(transaction.author_of(session)))
         return found
 
     def test_transaction_that_no_caller_wants_is_the_conductors(self):
-        self.assertEqual([author.CONDUCTOR], self.authors(self.db))
+        self.assertEqual([transaction.CONDUCTOR], self.authors(self.db))
 
     def test_transaction_of_a_caller_has_its_author(self):
         self.assertEqual([ROOT], self.authors(self.db.by(ROOT)))
-        self.assertEqual([author.CONDUCTOR], self.authors(self.db))
+        self.assertEqual([transaction.CONDUCTOR], self.authors(self.db))
 
     def test_callers_at_the_same_time_have_their_own_authors(self):
-        other = author.Author(actor='host h1')
+        other = transaction.Author(actor='host h1')
         found = {}
         entered = threading.Barrier(2, timeout=60)
 
         def work(session, name):
-            found[name] = author.of(session)
+            found[name] = transaction.author_of(session)
 
         def run(name, db):
             entered.wait()

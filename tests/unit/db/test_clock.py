@@ -9,14 +9,14 @@ import uuid
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import refusal_events
+from gpgpu_plugin.conductor import refusals as refusals_mod
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor import request_mix
-from gpgpu_plugin.db import author
+from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.db import caller_key
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.db import schema
+from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import transaction
 from gpgpu_plugin.objects import scheduling
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -65,14 +65,14 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
         self.report_second_host()
         granted = self.boot(2)
         self.claim(1, 'i2')
-        refusals = refusal_events.RefusalEvents(self.db)
+        refusals = refusals_mod.RefusalRecorder(self.db)
         refusals.denied(
-            author.CONDUCTOR, self.request(9), self.assertRaises(
+            transaction.CONDUCTOR, self.request(9), self.assertRaises(
                 exception.ClaimDenied, self.claim, 9, 'i3'))
         refusals.run_once()
         releases.release(self.db, conductor_base.uuids(granted)[:1])
         self.clean_all()
-        counted = request_mix.Requests(self.db)
+        counted = scheduler_feed.CountedMix(self.db)
         counted.add([scheduling.ArrivedRequests(scheduling.RequestKind(
             resource_class='PGPU', vcpus=1, memory_mib=1, units=1),
             (str(uuid.uuid4()),))])
@@ -84,7 +84,7 @@ class SharedTimesTest(conductor_base.ConductorTestCase):
         """Return the times in all rows, in seconds, by column."""
         found = collections.defaultdict(set)
         with self.db.reader() as session:
-            for table in schema.METADATA.sorted_tables:
+            for table in migration.METADATA.sorted_tables:
                 for column in table.columns:
                     if column.type.python_type is datetime.datetime:
                         found[str(column)] = {

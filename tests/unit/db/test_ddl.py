@@ -6,7 +6,7 @@ from alembic import migration as alembic_migration
 from alembic.operations import base as operations
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.db import ddl
+from gpgpu_plugin.db import migration
 from tests.unit.db import base
 
 
@@ -14,7 +14,7 @@ class StepsTest(base.DatabaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.run_step(ddl.create_table, 'things', *self.columns())
+        self.run_step(migration.create_table, 'things', *self.columns())
 
     def columns(self, name='size', **values):
         return (sa.Column('id', sa.Integer(), nullable=False),
@@ -43,8 +43,8 @@ class StepsTest(base.DatabaseTestCase):
             self.db.engine).get_indexes('things')}
 
     def test_table_made_again_keeps_its_rows(self):
-        self.run_step(ddl.insert_row, 'things', size=3)
-        self.run_step(ddl.create_table, 'things', *self.columns())
+        self.run_step(migration.insert_row, 'things', size=3)
+        self.run_step(migration.create_table, 'things', *self.columns())
         self.assertEqual([3], self.rows())
 
     def test_table_of_another_shape_is_refused(self):
@@ -53,25 +53,26 @@ class StepsTest(base.DatabaseTestCase):
                 ('size', self.columns(nullable=True))):
             with self.subTest(columns=columns):
                 self.assertRegex(
-                    self.refused(ddl.create_table, 'things', *columns),
+                    self.refused(migration.create_table, 'things', *columns),
                     f'table things: .*{name}')
 
     def test_table_with_a_later_index_is_the_same(self):
-        self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
-        self.run_step(ddl.create_table, 'things', *self.columns())
+        self.run_step(migration.create_index, 'ix_size', 'things', ['size'])
+        self.run_step(migration.create_table, 'things', *self.columns())
 
     def test_other_tables_do_not_matter(self):
         # The database has all tables of the newest schema.
-        self.run_step(ddl.create_table, 'others',
+        self.run_step(migration.create_table, 'others',
                       sa.Column('id', sa.Integer(), nullable=False))
         self.assertTrue(sa.inspect(self.db.engine).has_table('others'))
 
     def test_index_made_again_stays(self):
         for _ in range(2):
-            self.run_step(ddl.create_index, 'ix_size', 'things', ['size'])
+            self.run_step(migration.create_index, 'ix_size', 'things',
+                          ['size'])
         self.assertEqual({'ix_size': ['size']}, self.indexes())
 
     def test_row_inserted_again_is_there_once(self):
         for size in (3, 3, 4):
-            self.run_step(ddl.insert_row, 'things', size=size)
+            self.run_step(migration.insert_row, 'things', size=size)
         self.assertEqual([3, 4], self.rows())

@@ -11,8 +11,7 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from tests.unit.conductor import base
 
 
@@ -31,10 +30,10 @@ class DeviceRowTest(DeviceCase):
             tables.DEVICES.c.stable_id)).first()
 
     def test_observed_values_come_back(self):
-        vgpus = capability.VGPUCapability(
-            mechanism=capability.VGPUMechanism.MDEV,
+        vgpus = vgpu.VGPUCapability(
+            mechanism=vgpu.VGPUMechanism.MDEV,
             existing_vgpus=('other',))
-        driver = driver_capacity.DriverCapacity(
+        driver = vgpu.DriverCapacity(
             existing=('other',), available={'A': None, 'B': 2},
             sampled_at=('start', 3))
         [row, *_] = self.rows()

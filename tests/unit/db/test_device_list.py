@@ -10,21 +10,20 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor.admin import device as device_admin
 from gpgpu_plugin.db import clock
-from gpgpu_plugin.db import device_list
+from gpgpu_plugin.db import device as device_db
 from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
 from tests.fixtures import rows
 from tests.unit.conductor import base
 from tests.unit.db import base as db_base
 
-HOLDS = [*itertools.combinations(hold.HoldKind, 0),
-         *itertools.combinations(hold.HoldKind, 1),
-         *itertools.combinations(hold.HoldKind, 2)]
+HOLDS = [*itertools.combinations(device_rules.HoldKind, 0),
+         *itertools.combinations(device_rules.HoldKind, 1),
+         *itertools.combinations(device_rules.HoldKind, 2)]
 FLAGS = list(itertools.product(HOLDS, (True, False), (True, False)))
 # A vGPU in each state, and a free one that is quarantined by itself.
 CHILDREN = [combination for size in range(3)
@@ -46,7 +45,8 @@ class ShownStateTest(base.ConductorTestCase):
         with self.db.writer() as session:
             self.host = host_db.get(session, 'h1')
             if self.restored:
-                rows.hold_host(session, 'h1', hold.HostHoldKind.RESTORED)
+                rows.hold_host(session, 'h1',
+                               device_rules.HostHoldKind.RESTORED)
             [self.group] = host_rows.load_one(session, self.host).groups
             for state, flags in itertools.product(
                     device_rules.DeviceState, FLAGS):
@@ -64,7 +64,8 @@ class ShownStateTest(base.ConductorTestCase):
         for child in children:
             is_held = child == device_rules.QUARANTINED
             self._row(gpu, 'available' if is_held else child,
-                      [hold.HoldKind.FAILED] if is_held else [], True, True)
+                      [device_rules.HoldKind.FAILED] if is_held else [], True,
+                      True)
         # One that is in no group does not count.
         self._row(gpu, device_rules.DeviceState.ASSIGNED, [], True, False)
         self.expected[name] = device_rules.shown_state(
@@ -91,7 +92,7 @@ class ShownStateTest(base.ConductorTestCase):
 
     def listed(self, **kwargs):
         with self.db.reader() as session:
-            return device_list.listed(session, limit=10000, **kwargs)
+            return device_db.listed(session, limit=10000, **kwargs)
 
     def test_retired_devices_are_left_out_unless_they_are_asked_for(self):
         everything = self.listed(include_retired=True)
@@ -126,7 +127,7 @@ class ShownStateTest(base.ConductorTestCase):
         with self.db.reader() as session:
             self.assertEqual(
                 {self.host.id: counts},
-                device_list.count_by_state(session, [self.host.id, 99]))
+                device_db.count_by_state(session, [self.host.id, 99]))
             found = collections.Counter()
             for row in gauges.read(session, per_host=True).devices:
                 found[row.state] += row.number

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import gauges
 from gpgpu_plugin.db import host as host_db
 from tests.fixtures import rows
@@ -111,9 +111,9 @@ class VGPUTest(vgpu_base.VGPUTestCase):
         with self.db.reader() as session:
             shown = {row.vgpu_type for row in gauges.read(
                 session, per_host=True).capacities}
-        enabled = {info.vgpu_type for info in vgpu_type_admin.list_all(
+        enabled = {info.vgpu_type for info in group.list_types(
             self.db, only_enabled=True)}
-        everything = {info.vgpu_type for info in vgpu_type_admin.list_all(
+        everything = {info.vgpu_type for info in group.list_types(
             self.db)}
         self.assertEqual(enabled, shown)
         self.assertLess(shown, everything)

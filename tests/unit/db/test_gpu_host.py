@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of which hosts have groups of GPUs."""
 
-from gpgpu_plugin.db import gpu_host
+from gpgpu_plugin.db import group
 from tests.unit.db import base
 
 
@@ -21,7 +21,7 @@ class LoadTest(base.DatabaseTestCase):
 
     def load(self):
         with self.db.reader() as session:
-            return [tuple(host) for host in gpu_host.load(session)]
+            return [tuple(host) for host in group.load_gpu_hosts(session)]
 
     def test_host_with_several_types_is_listed_once(self):
         self.group(8, 16)

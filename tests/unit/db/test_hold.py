@@ -9,11 +9,11 @@ from oslo_db import exception as db_exc
 from gpgpu_plugin.db import hold as hold_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import tables
-from gpgpu_plugin.domain import hold
+from gpgpu_plugin.domain import device as device_rules
 from tests.fixtures import rows
 from tests.unit.db import base
 
-_K = hold.HoldKind
+_K = device_rules.HoldKind
 
 
 class HoldTest(base.DatabaseTestCase):

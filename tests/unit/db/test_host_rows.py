@@ -11,7 +11,6 @@ from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.domain import hold
 from gpgpu_plugin.domain import ledger
 from tests.fixtures import clocks
 from tests.fixtures import hosts
@@ -164,21 +163,22 @@ class ValueTest(RowsCase):
     def test_hold_of_a_gpu_holds_its_vfs_until_released(self):
         before = self.rows()
         gpu, vf1, _ = before.devices
-        held = before.hold(vf1, hold.HoldKind.FAILED, 'r').hold(
-            gpu, hold.HoldKind.DISABLED, 'r', 'a')
+        held = before.hold(vf1, device_rules.HoldKind.FAILED, 'r').hold(
+            gpu, device_rules.HoldKind.DISABLED, 'r', 'a')
         self.assertEqual(
             [{'disabled'}, {'disabled', 'failed'}, {'disabled'}],
             [device.holds for device in held.devices])
         self.assertEqual(['failed'], list(held.holds_of(vf1)))
-        self.assertIs(held, held.hold(gpu, hold.HoldKind.DISABLED, 'again'))
-        free = held.unhold(gpu, [hold.HoldKind.DISABLED])
+        self.assertIs(held,
+                      held.hold(gpu, device_rules.HoldKind.DISABLED, 'again'))
+        free = held.unhold(gpu, [device_rules.HoldKind.DISABLED])
         self.assertEqual([set(), {'failed'}, set()],
                          [device.holds for device in free.devices])
 
     def test_new_part_of_a_held_gpu_is_held(self):
         rows = self.rows()
         gpu, vf1, _ = rows.devices
-        held = rows.hold(gpu, hold.HoldKind.DISABLED, None)
+        held = rows.hold(gpu, device_rules.HoldKind.DISABLED, None)
         held = held.put(dataclasses.replace(
             vf1, id=held.new_id(), uuid='new', stable_id='new'))
         self.assertEqual({'disabled'}, held.device('new').holds)
@@ -186,7 +186,7 @@ class ValueTest(RowsCase):
     def test_hold_of_a_gpu_is_a_change_of_the_gpu_alone(self):
         before = self.rows()
         gpu, vf1, _ = before.devices
-        after = before.hold(gpu, hold.HoldKind.FAILED, None).change(
+        after = before.hold(gpu, device_rules.HoldKind.FAILED, None).change(
             vf1, clean_token='t')
         self.assertEqual(
             [(set(), {'failed'}), ({'failed'}, {'failed'})],
@@ -221,17 +221,17 @@ class StoreTest(RowsCase):
         def rule(rows):
             gpu, _, vf2 = rows.devices
             [assignment] = rows.assignments
-            return rows.change(gpu, reason='x', errors='{}').apply(
+            held = rows.change(gpu, reason='x', errors='{}').apply(
                 assignment.device, _E.ACTIVATE).put_assignments(
                     dataclasses.replace(
                         assignment, lease_expires_at=None)).hold(
-                            vf2, hold.HoldKind.FAILED, 'r', 'a').put_groups([
-                                dataclasses.replace(
-                                    group, own_policy=True, types=[
-                                        dataclasses.replace(
-                                            row, enabled=not row.enabled)
-                                        for row in group.types])
-                                for group in rows.bare_groups])
+                            vf2, device_rules.HoldKind.FAILED, 'r', 'a')
+            return held.put_groups([
+                dataclasses.replace(
+                    group, own_policy=True, types=[
+                        dataclasses.replace(row, enabled=not row.enabled)
+                        for row in group.types])
+                for group in rows.bare_groups])
         stored = self.store(rule)
         now = self.rows()
         self.assert_same(dataclasses.replace(stored, holds=[
@@ -257,7 +257,7 @@ class StoreTest(RowsCase):
                 lease_expires_at=1.0, host_generation=1, source_host=None,
                 project_id='p', user_id='u', flavor='f', exact=False,
                 claimed_at=clocks.now())]).hold(
-                    new, hold.HoldKind.DISABLED, None)
+                    new, device_rules.HoldKind.DISABLED, None)
         self.store(rule)
         now = self.rows()
         gpu, child = now.device('new'), now.device('child')

@@ -5,7 +5,7 @@ import logging
 
 import fixtures
 
-from gpgpu_plugin.db import journal
+from gpgpu_plugin.db import transaction
 from tests.unit.db import base
 
 
@@ -14,20 +14,20 @@ class JournalTest(base.DatabaseTestCase):
     def setUp(self):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.db.journal', level=logging.INFO,
+            'gpgpu_plugin.db.transaction', level=logging.INFO,
             format='%(levelname)s %(message)s'))
 
     def test_line_appears_after_the_commit(self):
         with self.db.writer() as session:
-            journal.note(session, logging.INFO, 'a device, 100%')
-            journal.note(session, logging.WARNING, 'another one')
+            transaction.note_line(session, logging.INFO, 'a device, 100%')
+            transaction.note_line(session, logging.WARNING, 'another one')
             self.assertEqual('', self.log.output)
         self.assertEqual('INFO a device, 100%\nWARNING another one\n',
                          self.log.output)
 
     def test_line_of_a_transaction_that_failed_does_not_appear(self):
         def work(session):
-            journal.note(session, logging.INFO, 'a device')
+            transaction.note_line(session, logging.INFO, 'a device')
             raise RuntimeError('power cut')
         self.assertRaises(RuntimeError, self.db.write, work)
         self.db.write(lambda session: None)

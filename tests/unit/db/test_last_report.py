@@ -3,7 +3,6 @@
 
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
-from gpgpu_plugin.db import last_report
 from gpgpu_plugin.db import variant as variant_db
 from tests.unit.db import base
 
@@ -12,7 +11,7 @@ class LastReportTest(base.DatabaseTestCase):
 
     def lock(self, name):
         with self.db.writer() as session:
-            return last_report.lock(session, name)
+            return host_db.lock_last_report(session, name)
 
     def test_host_that_is_deleted_or_unknown_has_none(self):
         self.add(base.host('h1', deleted=1))
@@ -36,7 +35,8 @@ class LastReportTest(base.DatabaseTestCase):
         self.add(base.host('h1', report_number=3), base.host('h2'))
         with self.db.writer() as session:
             before = clock.epoch(session)
-            last_report.repeat(session, last_report.lock(session, 'h1'), 4)
+            host_db.repeat_report(session,
+                                  host_db.lock_last_report(session, 'h1'), 4)
         with self.db.reader() as session:
             self.assertEqual([(4, True), (0, False)], [
                 (host.report_number, host.heard_at >= before)

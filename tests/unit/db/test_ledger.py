@@ -52,7 +52,7 @@ class LedgerTest(base.ConductorTestCase):
 
     def test_long_evidence_is_stored_whole(self):
         record = self.add(results=(cleaning.StepResult(
-            step='acme-scrub', outcome=cleaning.Outcome.PASSED, reason='',
+            step='acme-scrub', outcome=cleaning.StepOutcome.PASSED, reason='',
             facts={'output': 'x' * 200_000}),))
         self.assertEqual((record,), self.listed())
 

@@ -4,13 +4,13 @@
 import sqlalchemy as sa
 from oslotest import base
 
-from gpgpu_plugin.db import limits
+from gpgpu_plugin.db import api
 
 
 class URLTest(base.BaseTestCase):
 
     def of(self, url):
-        return dict(limits.Limits(10).url(sa.make_url(url)).query)
+        return dict(api.Limits(10).url(sa.make_url(url)).query)
 
     def test_drivers_get_their_limits(self):
         self.assertEqual(
@@ -24,7 +24,7 @@ class URLTest(base.BaseTestCase):
     def test_driver_waits_longer_than_the_server(self):
         url = sa.make_url('mysql+pymysql://h/gpgpu')
         for caller in (1, 2, 3, 5, 7, 10, 60):
-            limit = limits.Limits(caller)
+            limit = api.Limits(caller)
             self.assertGreater(
                 int(limit.url(url).query['read_timeout']), limit.statement)
 
@@ -45,12 +45,12 @@ class ExceededTest(base.BaseTestCase):
         for original in (LockNotAvailable(),
                          Exception(1205, 'Lock wait timeout exceeded'),
                          Exception(1969, 'max_statement_time exceeded')):
-            self.assertTrue(limits.is_exceeded(
+            self.assertTrue(api.is_limit_exceeded(
                 sa.exc.DBAPIError('SELECT', {}, original)))
 
     def test_other_errors_are_no_limits(self):
         for original in (Exception(1213, 'Deadlock found'), Exception('x')):
-            self.assertFalse(limits.is_exceeded(
+            self.assertFalse(api.is_limit_exceeded(
                 sa.exc.DBAPIError('SELECT', {}, original)))
 
 
@@ -63,9 +63,9 @@ class ReadOnlyTest(base.BaseTestCase):
                 ReadOnlySqlTransaction(),
                 Exception(1290, 'running with the --read-only option'),
                 Exception(1047, 'WSREP has not yet prepared node')):
-            self.assertTrue(limits.is_read_only(
+            self.assertTrue(api.is_read_only(
                 sa.exc.DBAPIError('UPDATE', {}, original)))
 
     def test_other_errors_are_no_read_only_servers(self):
-        self.assertFalse(limits.is_read_only(
+        self.assertFalse(api.is_read_only(
             sa.exc.DBAPIError('UPDATE', {}, Exception(1213, 'Deadlock'))))

@@ -18,8 +18,6 @@ from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import migration
 from gpgpu_plugin.db import outbox
-from gpgpu_plugin.db import schema
-from gpgpu_plugin.db import sync_lock
 from gpgpu_plugin.db.migrations import versions
 from tests.fixtures import conductor as conductor_fixture
 from tests.fixtures import database
@@ -36,7 +34,7 @@ class MigrationMixin:
                 connection, opts={'compare_type': True,
                                   'compare_server_default': True})
             self.assertEqual([], autogenerate.compare_metadata(
-                context, schema.METADATA))
+                context, migration.METADATA))
 
     def test_from_every_revision(self):
         database.empty(self.db.engine)
@@ -89,7 +87,7 @@ class MigrationMixin:
             self.assertEqual([1], session.scalars(
                 sa.select(caller_key_db.CLOUDS.c.id)).all())
         # The cuts were real: without transactions they leave tables behind.
-        tables = len(schema.METADATA.tables) + 1
+        tables = len(migration.METADATA.tables) + 1
         self.assertEqual(
             set(range(1, tables + 1)) if engine.name == 'mysql'
             else {0, *self.tables_after_migrations()[:-1]}, left)
@@ -175,7 +173,7 @@ class MigrationMixin:
         """Hold the lock, as another ``db sync`` would."""
         with self.db.engine.connect() as connection:
             connection.detach()
-            with sync_lock.held(connection):
+            with migration.hold_lock(connection):
                 yield
 
     def test_sync_that_waited_too_long_names_lock_and_owner(self):
@@ -254,7 +252,7 @@ class SQLiteTest(MigrationMixin, base.BaseTestCase):
         self.db = self.useFixture(database.Database(self.conf)).db
 
     def test_migrations_compare_before_they_act(self):
-        """Migrations create tables and indexes by gpgpu_plugin.db.ddl."""
+        """Migrations create tables and indexes by db.migration."""
         files = list(pathlib.Path(versions.__file__).parent.glob('v*.py'))
         self.assertEqual(len(migration.revisions()), len(files))
         for path in files:

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import outbox
-from gpgpu_plugin.domain import notification
-from gpgpu_plugin.objects import notification as objects
+from gpgpu_plugin.domain import event
+from gpgpu_plugin.objects import history
 from tests.unit.db import base
 
 PUBLISHER = 'gpgpu-conductor:c1'
@@ -17,7 +17,7 @@ PUBLISHER = 'gpgpu-conductor:c1'
 def refusal(number=0, kind='claim_denied', detail=None):
     """Return an event with a notification, to be stored."""
     return {'kind': kind, 'actor': 'test'}, [(
-        notification.EventType.REQUEST_REFUSE, objects.RefusalPayload(
+        event.EventType.REQUEST_REFUSE, history.RefusalPayload(
             refused_by='GpuFilter', instance_uuid=f'i{number}',
             project_id=None, host=None, reason='host_draining',
             hosts_refused={}, hosts_left=None, detail=detail))]
@@ -80,8 +80,8 @@ class WaitingTest(OutboxCase):
         self.assertEqual(2, len(self.waiting(2)))
 
     def test_notification_that_is_too_large_is_not_read(self):
-        self.write(1, detail='x' * outbox.MOST_BYTES)
-        self.write(1, first=1, detail='x' * (outbox.MOST_BYTES - 2000))
+        self.write(1, detail='x' * outbox.MAX_BYTES)
+        self.write(1, first=1, detail='x' * (outbox.MAX_BYTES - 2000))
         self.assertEqual([0, 1], [
             len(row.messages) for row in self.waiting()])
 

@@ -6,7 +6,7 @@ import itertools
 import sqlalchemy as sa
 from oslotest import base
 
-from gpgpu_plugin.db import page
+from gpgpu_plugin.db import tables
 
 TABLE = sa.Table('places', sa.MetaData(), *(
     sa.Column(name, sa.Integer) for name in 'abc'))
@@ -28,7 +28,7 @@ class AfterTest(base.BaseTestCase):
     def after(self, row, columns):
         return [tuple(found) for found in self.connection.execute(
             sa.select(*columns).distinct().order_by(*columns)
-            .where(page.after(columns, row)))]
+            .where(tables.page_after(columns, row)))]
 
     def test_rows_after_a_row_are_all_greater_ones(self):
         for number in (1, 2, 3):

@@ -21,7 +21,6 @@ from gpgpu_plugin.db import outbox
 from gpgpu_plugin.db import purge
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.db import usage_list
 from tests.fixtures import clocks
 from tests.fixtures import database
 from tests.fixtures import released
@@ -172,7 +171,7 @@ class PurgeTest(base.ConductorTestCase):
 
     def export(self, *uuids):
         with self.db.writer() as session:
-            usage_list.mark_exported(session, uuids, self.now)
+            usage_db.mark_exported(session, uuids, self.now)
 
     def hear(self, seconds):
         """Let the host have called some seconds after now."""

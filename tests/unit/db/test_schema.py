@@ -7,11 +7,11 @@ import re
 import sqlalchemy as sa
 from oslotest import base
 
-from gpgpu_plugin.db import schema
+from gpgpu_plugin.db import migration
 
 
 def tables():
-    return schema.METADATA.tables.values()
+    return migration.METADATA.tables.values()
 
 
 def columns():
@@ -21,7 +21,7 @@ def columns():
 def reasons():
     """Return the text below each table, or that of its module."""
     found = {}
-    for path in pathlib.Path(schema.__file__).parent.glob('*.py'):
+    for path in pathlib.Path(migration.__file__).parent.glob('*.py'):
         text = path.read_text()
         for name, below in re.findall(
                 r"^\w+ = sa\.Table\(\s*'(\w+)'.*?\)\n(?:\"{3}(.*?)\"{3})?",
@@ -39,9 +39,9 @@ class SchemaTest(base.BaseTestCase):
                     column.comment or '', r'^[\w"].*\.$', str(column))
 
     def test_docstring_has_a_reason_for_each_kind_of_key_and_index(self):
-        self.assertEqual(set(schema.METADATA.tables), set(reasons()))
+        self.assertEqual(set(migration.METADATA.tables), set(reasons()))
         for name, text in reasons().items():
-            table = schema.METADATA.tables[name]
+            table = migration.METADATA.tables[name]
             if table.indexes:
                 self.assertRegex(text, r'\bIndex', name)
             if any(isinstance(constraint, sa.UniqueConstraint)

@@ -6,7 +6,7 @@ import types
 
 from oslotest import base
 
-from gpgpu_plugin.db import silence
+from gpgpu_plugin.db import api
 
 _OK, _READ, _WRITE = range(3)
 _SETUP, _READY, _BEGIN = range(3)
@@ -35,7 +35,7 @@ class SilenceTest(base.BaseTestCase):
         self.addCleanup(self.server.close)
         return types.SimpleNamespace(
             status=status, poll=iter((*states, _OK)).__next__,
-            fileno=near.fileno, patience=silence.Patience(**{
+            fileno=near.fileno, patience=api.TCPTimeouts(**{
                 'connect': 600, 'idle': 600, 'statement': 600, **seconds}))
 
     def test_connection_that_is_silent_fails_after_its_limit(self):
@@ -43,14 +43,14 @@ class SilenceTest(base.BaseTestCase):
                               (_BEGIN, 'statement')):
             silent = self.connection(status, _READ, **{limit: 0.01})
             exc = self.assertRaises(
-                OperationalError, silence._wait, _DRIVER, silent)
+                OperationalError, api._wait, _DRIVER, silent)
             self.assertIn('did not answer within 0.01 s', str(exc))
 
     def test_connection_that_answers_goes_on(self):
         answers = self.connection(_BEGIN, _WRITE, _READ)
         self.server.sendall(b'x')
-        silence._wait(_DRIVER, answers)
+        api._wait(_DRIVER, answers)
 
     def test_connection_of_others_has_no_limit(self):
-        self.assertIsNone(silence._seconds(
+        self.assertIsNone(api._seconds(
             _DRIVER.extensions, types.SimpleNamespace(status=_BEGIN)))

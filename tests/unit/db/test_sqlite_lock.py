@@ -8,15 +8,15 @@ import fixtures
 import sqlalchemy as sa
 from oslotest import base
 
-from gpgpu_plugin.db import sqlite_lock
+from gpgpu_plugin.db import api
 
 _TAKE = '''
 import sys
 import sqlalchemy as sa
 from gpgpu_plugin import exception
-from gpgpu_plugin.db import sqlite_lock
+from gpgpu_plugin.db import api
 try:
-    sqlite_lock.SQLiteLock(sa.make_url(sys.argv[1])).acquire()
+    api.SQLiteLock(sa.make_url(sys.argv[1])).acquire()
 except exception.ConfigInvalid as exc:
     print(exc)
 '''
@@ -28,7 +28,7 @@ class SQLiteLockTest(base.BaseTestCase):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
         self.url = f'sqlite:///{folder}/x.sqlite'
-        self.lock = sqlite_lock.SQLiteLock(sa.make_url(self.url))
+        self.lock = api.SQLiteLock(sa.make_url(self.url))
 
     def refusal(self):
         """Return what another process is told that takes the lock."""
@@ -45,6 +45,6 @@ class SQLiteLockTest(base.BaseTestCase):
     def test_servers_and_databases_in_memory_are_not_locked(self):
         for url in ('sqlite://', 'sqlite:///:memory:',
                     'postgresql://127.0.0.1/gpgpu'):
-            lock = sqlite_lock.SQLiteLock(sa.make_url(url))
+            lock = api.SQLiteLock(sa.make_url(url))
             lock.acquire()
             lock.release()

@@ -9,7 +9,7 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.db import sync_lock
+from gpgpu_plugin.db import migration
 from tests.unit.db import base
 
 
@@ -44,7 +44,7 @@ class SQLiteLockTest(base.DatabaseTestCase):
     @contextlib.contextmanager
     def held(self, timeout=0):
         with self.session() as connection:
-            with sync_lock.held(connection, timeout):
+            with migration.hold_lock(connection, timeout):
                 yield connection
 
     def rows(self):
@@ -90,7 +90,7 @@ class SQLiteLockTest(base.DatabaseTestCase):
             if len(pauses) == 3:
                 first.close()
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.db.sync_lock.time', types.SimpleNamespace(
+            'gpgpu_plugin.db.migration.time', types.SimpleNamespace(
                 sleep=sleep, monotonic=lambda: len(pauses))))
         with self.held(timeout=60):
             self.assertEqual(3, len(pauses))
@@ -102,7 +102,7 @@ class SQLiteLockTest(base.DatabaseTestCase):
         self.addCleanup(engine.dispose)
         with engine.connect() as connection:
             exc = self.assertRaises(
-                sqlite3.OperationalError, sync_lock.held(
+                sqlite3.OperationalError, migration.hold_lock(
                     connection, 60).__enter__)
             self.assertEqual('disk I/O error', str(exc))
             self.assertFalse(connection.in_transaction())
@@ -111,7 +111,7 @@ class SQLiteLockTest(base.DatabaseTestCase):
 class MariaDBLockTest(base.DatabaseTestCase):
 
     def lock(self, database):
-        return sync_lock._MariaDB(types.SimpleNamespace(
+        return migration._MariaDB(types.SimpleNamespace(
             engine=types.SimpleNamespace(
                 url=sa.make_url(f'mysql+pymysql://h/{database}'))))
 

@@ -5,14 +5,12 @@ import datetime
 
 import sqlalchemy as sa
 
-from gpgpu_plugin.conductor import allocation_sync
 from gpgpu_plugin.conductor import claims
-from gpgpu_plugin.conductor import confirmation
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import reports
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import usage as usage_admin
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import usage as usage_db
 from gpgpu_plugin.objects import claim as claim_obj
@@ -76,7 +74,7 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         return base.uuids(granted)
 
     def confirm(self, source, migration='m1'):
-        confirmation.confirm(self.db, claim_obj.MigrationConfirmation(
+        claims.confirm(self.db, claim_obj.MigrationConfirmation(
             instance_uuid='i1', migration_uuid=migration,
             source_assignments=tuple(source)))
 
@@ -194,7 +192,7 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         return origin
 
     def compare(self, origin, used, number=1):
-        allocation_sync.compare(
+        releases.compare_allocations(
             self.db, origin.host, {}, used, number, origin, used)
 
     def test_host_that_another_one_claims_for_keeps_its_usage(self):
@@ -264,7 +262,7 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         self.boot(1, host='h2')
         granted = base.uuids(self.claim_destination(1, 'm1', host='h1'))
         claims.activate(self.db, granted, origin=origin)
-        confirmation.confirm(self.db, claim_obj.MigrationConfirmation(
+        claims.confirm(self.db, claim_obj.MigrationConfirmation(
             instance_uuid='i1', migration_uuid='m1',
             source_assignments=tuple(source)), origin)
         self.assertEqual(
@@ -275,10 +273,10 @@ class UsageTest(UsageMixin, base.ConductorTestCase):
         self.report_second_host()
         left = base.uuids(self.boot(1))
         self.boot(1, host='h2')
-        self.assertEqual((), usage_admin.unexported(self.db))
+        self.assertEqual((), history.unexported(self.db))
         releases.release(self.db, left)
         self.assertEqual(
-            left, [row.uuid for row in usage_admin.unexported(self.db)])
+            left, [row.uuid for row in history.unexported(self.db)])
 
     def test_usage_of_others_goes_on(self):
         self.report_second_host()
@@ -329,7 +327,7 @@ class AdoptedUsageTest(UsageMixin, test_adoption.AdoptionMixin,
         self.forget(granted)
         origin = self.restored(self.book(granted))
         self.assertEqual([], self.used())
-        confirmation.confirm(self.db, claim_obj.MigrationConfirmation(
+        claims.confirm(self.db, claim_obj.MigrationConfirmation(
             instance_uuid='i1', migration_uuid='m1'), origin)
         self.assertEqual(base.uuids(granted), self.running())
 

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.db import usage as usage_db
-from gpgpu_plugin.db import usage_list
-from gpgpu_plugin.objects import usage as objects
+from gpgpu_plugin.objects import history
 from tests.fixtures import tenant
 from tests.unit.conductor import base
 
 NOON = datetime.datetime(2026, 11, 1, 12)
-Key = objects.UsageKey
+Key = history.UsageKey
 
 
 def hours(number):
@@ -45,24 +44,24 @@ class UsageListCase(base.ConductorTestCase):
 
     def listed(self, now=NOW, limit=100, marker=None, **query):
         with self.db.reader() as session:
-            return [(row.uuid, row.seconds) for row in usage_list.listed(
-                session, objects.UsageQuery(**query), now, limit, marker)]
+            return [(row.uuid, row.seconds) for row in usage_db.listed(
+                session, history.UsageQuery(**query), now, limit, marker)]
 
     def summed(self, *by, now=NOW, limit=100, after=None, **query):
         with self.db.reader() as session:
             return [(*row.values, row.usages, row.seconds)
-                    for row in usage_list.summed(
-                        session, objects.UsageQuery(**query), by, now, limit,
+                    for row in usage_db.summed(
+                        session, history.UsageQuery(**query), by, now, limit,
                         after)]
 
     def unexported(self, limit=100, marker=None):
         with self.db.reader() as session:
-            return [(row.uuid, row.seconds) for row in usage_list.unexported(
+            return [(row.uuid, row.seconds) for row in usage_db.unexported(
                 session, limit, marker)]
 
     def mark(self, *uuids):
         with self.db.writer() as session:
-            return usage_list.mark_exported(session, uuids, hours(20))
+            return usage_db.mark_exported(session, uuids, hours(20))
 
 
 class ListTest(UsageListCase):
@@ -112,9 +111,9 @@ class ListTest(UsageListCase):
 
     def test_info_has_all_that_was_recorded(self):
         with self.db.reader() as session:
-            [row] = usage_list.listed(
-                session, objects.UsageQuery(variant='L40S'), NOON, 9)
-        self.assertEqual(objects.UsageInfo(
+            [row] = usage_db.listed(
+                session, history.UsageQuery(variant='L40S'), NOON, 9)
+        self.assertEqual(history.UsageInfo(
             uuid='b', project_id='p2', user_id='u2', instance_uuid='i2',
             flavor='f1', host='h2', device_uuid='d1',
             address='0000:18:00.0', serial=None, variant='L40S',

@@ -3,9 +3,9 @@
 
 import dataclasses
 
+from gpgpu_plugin.db import group as group_db
 from gpgpu_plugin.db import host as host_db
 from gpgpu_plugin.db import host_rows
-from gpgpu_plugin.db import vgpu_type as vgpu_type_db
 from tests.unit.db import base
 
 
@@ -13,7 +13,7 @@ class ByVariantTest(base.DatabaseTestCase):
 
     def listed(self, *, only_listed=True):
         with self.db.reader() as session:
-            return sorted(vgpu_type_db.by_variant(
+            return sorted(group_db.types_by_variant(
                 session, only_listed=only_listed))
 
     def test_without_groups_no_type_is_listed(self):
@@ -53,7 +53,7 @@ class OfVariantTest(base.DatabaseTestCase):
         with self.db.reader() as session:
             for host, expected in ((None, ['A', 'B', 'C']),
                                    ('h1', ['A', 'B']), ('h3', [])):
-                self.assertEqual(expected, vgpu_type_db.of_variant(
+                self.assertEqual(expected, group_db.types_of_variant(
                     session, first.id, host))
 
 
@@ -74,10 +74,10 @@ class StoreTest(base.DatabaseTestCase):
             remaining_capacity=3, enabled=False, video_ram=7)
         new = dataclasses.replace(before[1], id=0, vgpu_type='C')
         with self.db.writer() as session:
-            vgpu_type_db.store(session, {group_id: (before, [now, new])})
+            group_db.store_types(session, {group_id: (before, [now, new])})
         _, (first, second) = types()
         self.assertEqual(now, first)
         self.assertEqual(new, dataclasses.replace(second, id=0))
 
     def test_same_types_are_not_stored(self):
-        vgpu_type_db.store(None, {1: ((), ())})
+        group_db.store_types(None, {1: ((), ())})

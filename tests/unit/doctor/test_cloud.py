@@ -21,9 +21,9 @@ ASSIGNED = cloud.AssignedRow(
 RECORD = cloud.HostRecord(
     host='h1', node_uuid='n1', groups=(GROUP,), drifts=(),
     assignments=(ASSIGNED,))
-PROVIDER = cloud.Provider(
+PROVIDER = cloud.ProviderRecord(
     uuid='p1', name='h1_gpu_T4', root='n1',
-    inventories={GPU: cloud.Inventory(total=4, reserved=1)},
+    inventories={GPU: cloud.ProviderInventory(total=4, reserved=1)},
     traits=frozenset(GROUP.traits),
     allocations={'i1': {GPU: 1}})
 
@@ -42,7 +42,7 @@ class CompareTest(base.BaseTestCase):
 
     def inventory(self, total, reserved):
         return self.found(inventories={
-            GPU: cloud.Inventory(total=total, reserved=reserved)})
+            GPU: cloud.ProviderInventory(total=total, reserved=reserved)})
 
     def test_provider_that_agrees_has_no_drift(self):
         self.assertEqual([], self.found())
@@ -67,12 +67,12 @@ class CompareTest(base.BaseTestCase):
         self.assertEqual(
             ['inventory_larger'], [name for name, *_ in self.found(
                 inventories={**PROVIDER.inventories, 'CUSTOM_GPU_OLD':
-                             cloud.Inventory(total=1, reserved=0)})])
+                             cloud.ProviderInventory(total=1, reserved=0)})])
 
     def test_class_that_stays_reserved_is_no_drift(self):
         self.assertEqual([], self.found(inventories={
             **PROVIDER.inventories,
-            'CUSTOM_GPU_OLD': cloud.Inventory(total=2, reserved=2)}))
+            'CUSTOM_GPU_OLD': cloud.ProviderInventory(total=2, reserved=2)}))
 
     def test_missing_trait_is_set_again(self):
         self.assertEqual(
@@ -102,11 +102,11 @@ class CompareTest(base.BaseTestCase):
         allocations = {'i1': {GPU: 1}, 'i2': {GPU: 1}}
         expected = [(name, f'i2 {GPU}', None)]
         self.assertEqual(expected, self.found(allocations=allocations))
-        self.servers['i2'] = cloud.Server(host='h1', task=None)
+        self.servers['i2'] = cloud.ServerRecord(host='h1', task=None)
         self.assertEqual(expected, self.found(allocations=allocations))
 
     def test_allocation_of_an_instance_that_is_being_built_is_no_drift(self):
-        self.servers['i2'] = cloud.Server(host=None, task='spawning')
+        self.servers['i2'] = cloud.ServerRecord(host=None, task='spawning')
         self.assertEqual([], self.found(
             allocations={'i1': {GPU: 1}, 'i2': {GPU: 1}}))
 
@@ -140,9 +140,9 @@ class NovaTest(base.BaseTestCase):
 
     def test_flavor_of_a_class_that_no_variant_has_is_found(self):
         flavors = [
-            cloud.Flavor(name='good', resource_classes=(
+            cloud.FlavorRecord(name='good', resource_classes=(
                 'CUSTOM_GPU_T4', 'VCPU', 'CUSTOM_FPGA')),
-            cloud.Flavor(name='bad', resource_classes=(
+            cloud.FlavorRecord(name='bad', resource_classes=(
                 'CUSTOM_VGPU_T4_T4_9Q',))]
         [found] = cloud.flavors(flavors, {'CUSTOM_GPU_T4'})
         self.assertEqual(('flavor_of_unknown_class',

@@ -21,7 +21,7 @@ class KindsTest(base.BaseTestCase):
 
     def test_what_is_unknown_is_never_repaired(self):
         unknown = [kind for kind in drift.KINDS
-                   if kind.severity is drift.Severity.UNKNOWN]
+                   if kind.severity is drift.DriftSeverity.UNKNOWN]
         self.assertEqual(
             {'host_not_examined', 'host_not_reported',
              'conductor_not_examined', 'placement_not_examined',
@@ -44,7 +44,7 @@ class DriftTest(base.BaseTestCase):
         self.assertIs(drift.Repair.COMPARE, found.repair)
         self.assertEqual(drift.BY_NAME['instance_deleted'].advice,
                          found.reason)
-        self.assertIs(drift.Severity.WARNING, found.severity)
+        self.assertIs(drift.DriftSeverity.WARNING, found.severity)
 
     def test_refusal_takes_the_place_of_the_repair(self):
         found = drift.of('instance_deleted', 'h1', 'a1', refused='it runs')

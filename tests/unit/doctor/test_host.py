@@ -8,7 +8,7 @@ from oslotest import base
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.doctor import host
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim
 from tests.unit.compute import make
@@ -32,15 +32,15 @@ USED = host.InstanceUse(
     may_run_with_unused=False, text='it is here')
 SEEN = host.HostSnapshot(
     host='h1', listed=(ASSIGNED,), devices=(DEVICE,),
-    book=host.Book(assigned=(ASSIGNED,)), instances={'i1': USED},
+    book=host.BookRecords(assigned=(ASSIGNED,)), instances={'i1': USED},
     hardware=host.Hardware(functions=(FUNCTION,)),
-    guests=(host.Guest(uuid='i1', name='instance-1', functions=(
+    guests=(host.GuestDevices(uuid='i1', name='instance-1', functions=(
         ADDRESS, '0000:3b:00.1')),))
 
 
 def vgpus(mechanism, *existing):
-    return capability.VGPUCapability(
-        mechanism=capability.VGPUMechanism(mechanism),
+    return vgpu.VGPUCapability(
+        mechanism=vgpu.VGPUMechanism(mechanism),
         existing_vgpus=existing)
 
 
@@ -93,7 +93,7 @@ class AssignmentTest(HostCase):
 
     def test_instance_that_is_being_built_has_no_drift(self):
         self.assertEqual([], self.found(
-            building=frozenset({'i1'}), book=host.Book(), guests=None,
+            building=frozenset({'i1'}), book=host.BookRecords(), guests=None,
             hardware=self.hardware(driver=None),
             instances=use(unused=frozenset({'a1'}))))
 
@@ -113,37 +113,38 @@ class BookTest(HostCase):
     def test_assignment_that_the_book_lacks_is_compared(self):
         self.assertEqual(
             [('book_assignment_lacking', 'a1', drift.Repair.COMPARE)],
-            self.found(book=host.Book()))
+            self.found(book=host.BookRecords()))
 
     def test_pending_release_is_sent(self):
         self.assertEqual(
             [('release_pending', 'a9', drift.Repair.COMPARE)],
-            self.found(book=host.Book(assigned=(ASSIGNED,),
-                                      pending=('a9',))))
+            self.found(book=host.BookRecords(assigned=(ASSIGNED,),
+                                             pending=('a9',))))
 
     def test_pending_release_explains_what_the_book_lacks(self):
         self.assertEqual(['release_pending'], [
             name for name, *_ in self.found(
-                book=host.Book(pending=('a1',)),
+                book=host.BookRecords(pending=('a1',)),
                 instances=use(unused=frozenset({'a1'})))])
 
 
 class GuestTest(HostCase):
 
     def test_device_of_another_guest_is_never_taken(self):
-        guest = host.Guest(uuid='i2', name='other', functions=(ADDRESS,))
+        guest = host.GuestDevices(uuid='i2', name='other',
+                                  functions=(ADDRESS,))
         self.assertEqual(
             [('guest_device_unassigned', f'i2 {ADDRESS}', None)],
             self.found(guests=(*SEEN.guests, guest)))
 
     def test_device_that_is_unmanaged_is_another_owners(self):
         self.assertEqual([], self.found(
-            listed=(), book=host.Book(),
+            listed=(), book=host.BookRecords(),
             devices=(dataclasses.replace(DEVICE, variant=None),)))
 
     def test_mdev_without_assignment_in_a_guest_is_found(self):
         seen = mdev_host('a1', 'a2')
-        guest = host.Guest(uuid='i2', name='other', mdevs=('a2',))
+        guest = host.GuestDevices(uuid='i2', name='other', mdevs=('a2',))
         self.assertEqual(
             [('guest_device_unassigned', 'i2 a2', None),
              ('mdev_unassigned', 'a2', None)],
@@ -169,13 +170,13 @@ class GuestTest(HostCase):
                  'building': frozenset({'i1'})},
                 # One of the two until the resize is confirmed.
                 {'instances': active, 'listed': (ASSIGNED, other),
-                 'book': host.Book(assigned=(ASSIGNED, other))}):
+                 'book': host.BookRecords(assigned=(ASSIGNED, other))}):
             self.assertNotIn('guest_device_missing', [
                 name for name, *_ in self.found(**changes)], changes)
 
     def test_whole_gpu_of_an_mdev_is_another_device(self):
-        guest = host.Guest(uuid='i1', name='instance-1', mdevs=('a1',),
-                           functions=(ADDRESS,))
+        guest = host.GuestDevices(uuid='i1', name='instance-1', mdevs=('a1',),
+                                  functions=(ADDRESS,))
         self.assertEqual(
             [('guest_device_unassigned', f'i1 {ADDRESS}', None)],
             self.found(mdev_host('a1'), guests=(guest,)))
@@ -201,7 +202,7 @@ class PassthroughTest(HostCase):
                 [('assigned_device_not_on_vfio', 'a1', None)],
                 self.found(hardware=driver, instances=instances))
         self.assertIn(('assigned_device_not_on_vfio', 'a1', None), self.found(
-            hardware=driver, book=host.Book()))
+            hardware=driver, book=host.BookRecords()))
 
     def test_claim_that_is_not_prepared_yet_is_no_drift(self):
         self.assertEqual([], self.found(
@@ -216,7 +217,7 @@ def mdev_host(*existing):
     row = dataclasses.replace(
         DEVICE, uuid='d2', stable_id=assigned.stable_id, kind='mdev')
     return dataclasses.replace(
-        SEEN, listed=(assigned,), book=host.Book(assigned=(assigned,)),
+        SEEN, listed=(assigned,), book=host.BookRecords(assigned=(assigned,)),
         devices=(dataclasses.replace(
             DEVICE, state='available', used_by=None), row),
         hardware=host.Hardware(
@@ -260,7 +261,7 @@ class VFTest(HostCase):
             DEVICE, uuid='d2', stable_id=VF, address=VF_ADDRESS,
             state='available', used_by=None)
         self.seen = dataclasses.replace(
-            SEEN, listed=(), book=host.Book(), guests=None,
+            SEEN, listed=(), book=host.BookRecords(), guests=None,
             devices=(dataclasses.replace(
                 DEVICE, state='available', used_by=None), self.device),
             hardware=host.Hardware(
@@ -276,7 +277,7 @@ class VFTest(HostCase):
             ASSIGNED, stable_id=VF, address=VF_ADDRESS, vgpu_type='L40S-4Q')
         self.assertEqual([], self.found(
             self.seen, listed=(assigned,),
-            book=host.Book(assigned=(assigned,))))
+            book=host.BookRecords(assigned=(assigned,))))
         self.assertEqual([], self.found(self.seen, devices=(
             dataclasses.replace(self.device, state='dirty'),)))
 
@@ -294,13 +295,13 @@ class DeviceTest(HostCase):
                 (None, [('quarantined_device_unbound', 'd1', None)]),
                 ('vfio-pci', [])):
             self.assertEqual(expected, self.found(
-                listed=(), book=host.Book(), guests=None, devices=(device,),
-                hardware=self.hardware(driver=driver)))
+                listed=(), book=host.BookRecords(), guests=None,
+                devices=(device,), hardware=self.hardware(driver=driver)))
 
     def test_free_device_that_somebody_bound_is_left(self):
         free = (dataclasses.replace(
             DEVICE, state='available', used_by=None),)
-        nobody = {'listed': (), 'book': host.Book(), 'guests': ()}
+        nobody = {'listed': (), 'book': host.BookRecords(), 'guests': ()}
         self.assertEqual(
             [('free_device_on_vfio', 'd1', None)],
             self.found(devices=free, **nobody))
@@ -322,5 +323,5 @@ class DeviceTest(HostCase):
         for devices in ((unmanaged,), ()):
             self.assertEqual(
                 [('designated_device_unmanaged', ADDRESS, None)],
-                self.found(listed=(), book=host.Book(), guests=None,
+                self.found(listed=(), book=host.BookRecords(), guests=None,
                            devices=devices, hardware=hardware))

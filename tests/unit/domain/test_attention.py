@@ -4,9 +4,9 @@
 from oslotest import base
 
 from gpgpu_plugin.domain import attention
+from gpgpu_plugin.domain import device
 from gpgpu_plugin.domain import health
-from gpgpu_plugin.domain import hold
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host
 from gpgpu_plugin.domain import variant
 
 CAUSE = attention.Cause
@@ -15,7 +15,7 @@ CAUSE = attention.Cause
 class RulesTest(base.BaseTestCase):
 
     def test_every_cause_has_a_rule_and_the_most_urgent_is_first(self):
-        order = list(attention.Severity)
+        order = list(attention.AttentionSeverity)
         ranks = [order.index(attention.RULES[cause][0]) for cause in CAUSE]
         self.assertEqual(sorted(ranks, reverse=True), ranks)
 
@@ -23,7 +23,7 @@ class RulesTest(base.BaseTestCase):
 class HostTest(base.BaseTestCase):
 
     def test_state_is_the_cause_unless_the_host_is_up(self):
-        states = host_state.HostState
+        states = host.HostState
         self.assertEqual(
             {states.UP: [], states.SILENT: [CAUSE.HOST_SILENT],
              states.RESTORED: [CAUSE.HOST_RESTORED],
@@ -33,7 +33,7 @@ class HostTest(base.BaseTestCase):
         self.assertEqual([], list(attention.of_host(None, draining=False)))
 
     def test_drained_host_may_be_silent(self):
-        for state in host_state.HostState:
+        for state in host.HostState:
             self.assertEqual(
                 [CAUSE.HOST_DRAINING],
                 list(attention.of_host(state, draining=True)))
@@ -46,17 +46,17 @@ class HoldTest(base.BaseTestCase):
                 for cause in attention.of_holds(kinds)]
 
     def test_only_holds_that_no_operator_set_need_somebody(self):
-        for kind in hold.HoldKind:
+        for kind in device.HoldKind:
             self.assertEqual(
-                ['info' if kind in hold.BY_OPERATORS else 'critical'],
+                ['info' if kind in device.BY_OPERATORS else 'critical'],
                 self.severities(kind), kind)
 
     def test_failed_device_that_an_operator_withdrew_is_in_good_hands(self):
-        for kind in (hold.HoldKind.QUARANTINED, hold.HoldKind.RETIRED):
+        for kind in (device.HoldKind.QUARANTINED, device.HoldKind.RETIRED):
             self.assertEqual(
-                ['info'], self.severities(hold.HoldKind.FAILED, kind))
+                ['info'], self.severities(device.HoldKind.FAILED, kind))
         self.assertEqual(['critical', 'info'], self.severities(
-            hold.HoldKind.DISABLED, hold.HoldKind.FAILED))
+            device.HoldKind.DISABLED, device.HoldKind.FAILED))
 
 
 class DeviceTest(base.BaseTestCase):
@@ -75,13 +75,13 @@ class DeviceTest(base.BaseTestCase):
 
     def test_quarantined_device_is_listed_for_its_hold_alone(self):
         self.assertEqual([], list(attention.of_device(
-            None, {hold.HoldKind.QUARANTINED}, present=False)))
+            None, {device.HoldKind.QUARANTINED}, present=False)))
 
 
 class VariantTest(base.BaseTestCase):
 
     def test_change_needs_somebody_only_for_a_reason(self):
-        status = variant.Status
+        status = variant.VariantStatus
         self.assertEqual([], list(attention.of_variant(status.READY, None)))
         for found in status:
             self.assertEqual([CAUSE.VARIANT_DOUBTFUL], list(
@@ -104,12 +104,12 @@ class LinesTest(base.BaseTestCase):
     def test_lines_name_the_first_and_the_next_command(self):
         self.assertEqual([
             attention.Line(
-                severity=attention.Severity.CRITICAL,
+                severity=attention.AttentionSeverity.CRITICAL,
                 what='hosts that are silent', count=5,
                 where='h0, h1, h2 and 2 more',
                 next_command='gpgpu-manage host show h0'),
             attention.Line(
-                severity=attention.Severity.INFO,
+                severity=attention.AttentionSeverity.INFO,
                 what='hosts that are draining', count=1, where='h9',
                 next_command='gpgpu-manage host show h9')],
             attention.lines([

@@ -2,7 +2,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain import broken_resets
+from gpgpu_plugin.domain import health
 from gpgpu_plugin.domain import pci
 
 
@@ -18,23 +18,24 @@ class ReasonTest(base.BaseTestCase):
             self):
         for device in ('2330', '2901', '3182'):
             gpu = function('10de', device)
-            self.assertIn('state', broken_resets.reason(gpu, alone=True))
-            self.assertIsNone(broken_resets.reason(gpu, alone=False))
+            self.assertIn('state', health.broken_reset_reason(gpu, alone=True))
+            self.assertIsNone(health.broken_reset_reason(gpu, alone=False))
 
     def test_function_reset_hangs_desktop_blackwell(self):
         for device in ('2b85', '2bb5'):
-            self.assertIn('hang', broken_resets.reason(
+            self.assertIn('hang', health.broken_reset_reason(
                 function('10de', device), alone=True))
 
     def test_any_reset_kills_mi300x_but_not_its_vfs(self):
         for alone in (True, False):
-            self.assertIn('not answer after a reset', broken_resets.reason(
+            self.assertIn('not answer after a reset',
+                          health.broken_reset_reason(
                 function('1002', '74a1'), alone=alone))
-            self.assertIsNone(broken_resets.reason(
+            self.assertIsNone(health.broken_reset_reason(
                 function('1002', '74b5', pf='/devices/pf'), alone=alone))
 
     def test_other_hardware_is_not_named(self):
         for vendor, device in (('10de', '20b5'), ('10de', '1eb8'),
                                ('8086', '56c0'), (None, None)):
-            self.assertIsNone(broken_resets.reason(
+            self.assertIsNone(health.broken_reset_reason(
                 function(vendor, device), alone=True))

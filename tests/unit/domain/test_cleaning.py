@@ -13,7 +13,7 @@ _GPU = '/devices/pci0000:00/01.0'
 
 def result(step, outcome='passed', **facts):
     return cleaning.StepResult(
-        step=step, outcome=cleaning.Outcome(outcome), reason='why',
+        step=step, outcome=cleaning.StepOutcome(outcome), reason='why',
         facts=facts)
 
 
@@ -200,7 +200,7 @@ class ChangedSettingsTest(base.BaseTestCase):
     @staticmethod
     def result(facts):
         return cleaning.StepResult(
-            step='settings', outcome=cleaning.Outcome.PASSED, reason='',
+            step='settings', outcome=cleaning.StepOutcome.PASSED, reason='',
             facts=facts)
 
     def changes(self, now):

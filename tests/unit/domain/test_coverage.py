@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain import coverage
+from gpgpu_plugin.domain import placement
 from tests.fixtures import group as make
 
 GPU = 'CUSTOM_GPU_T4'
@@ -12,7 +12,7 @@ GPU = 'CUSTOM_GPU_T4'
 class CoverageTest(base.BaseTestCase):
 
     def covered(self, allocations, *assignments):
-        self.coverage = coverage.of(assignments, {
+        self.coverage = placement.coverage_of(assignments, {
             consumer: {GPU: units}
             for consumer, units in allocations.items()})
         return self.coverage.covered

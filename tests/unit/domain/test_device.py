@@ -7,7 +7,6 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import device
-from gpgpu_plugin.domain import hold
 
 LEGAL = {
     ('available', 'claim'): 'provisioning',
@@ -49,7 +48,7 @@ class DeviceTest(base.BaseTestCase):
 
     def test_only_a_free_healthy_device_is_offered(self):
         for state, kind, present, managed in itertools.product(
-                device.DeviceState, (None, *hold.HoldKind), (True, False),
+                device.DeviceState, (None, *device.HoldKind), (True, False),
                 (True, False)):
             self.assertEqual(
                 state == 'available' and kind is None and present and managed,
@@ -75,5 +74,5 @@ class DeviceTest(base.BaseTestCase):
                 self.assertEqual('quarantined', shown(state, holds={kind}))
         # Who holds a card is never hidden.
         self.assertEqual('assigned', shown(
-            'assigned', present=False, holds=set(hold.HoldKind),
+            'assigned', present=False, holds=set(device.HoldKind),
             managed=False))

@@ -3,14 +3,14 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain import first_cleaning
+from gpgpu_plugin.domain import device
 
 
 class TextTest(base.BaseTestCase):
 
     def check(self, text, seconds, *counts):
         devices, cleaned, waiting, cleaning, stuck = counts
-        self.assertEqual(text, first_cleaning.FirstCleanings(
+        self.assertEqual(text, device.FirstCleanings(
             devices=devices, cleaned=cleaned, waiting=waiting,
             cleaning=cleaning, stuck=stuck).text(seconds))
 

@@ -8,7 +8,7 @@ from oslotest import base
 from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import group
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from tests.fixtures import group as make
 
 WHOLE = naming.PASSTHROUGH
@@ -115,7 +115,7 @@ class AvailableTest(base.BaseTestCase):
 
     def test_driver_report_limits_what_fits(self):
         gpu = make.gpu(
-            mechanism='mdev', driver=driver_capacity.DriverCapacity(
+            mechanism='mdev', driver=vgpu.DriverCapacity(
                 available={'T4-4Q': 2, 'T4-16Q': 0}))
         self.assertEqual({WHOLE: 1, '4Q': 2, '16Q': 0},
                          self.available(make.t4s(gpu)))

@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host
 
 
 class HostStateTest(base.BaseTestCase):
@@ -11,8 +11,8 @@ class HostStateTest(base.BaseTestCase):
     def test_states_are_the_words_that_lists_show(self):
         self.assertEqual(
             ['up', 'silent', 'restored', 'disabled', 'draining'],
-            list(host_state.HostState))
+            list(host.HostState))
 
     def test_host_notices_a_restore_within_two_intervals(self):
-        self.assertEqual(10, host_state.minutes_to_report(300))
-        self.assertEqual(1, host_state.minutes_to_report(10))
+        self.assertEqual(10, host.minutes_to_report(300))
+        self.assertEqual(1, host.minutes_to_report(10))

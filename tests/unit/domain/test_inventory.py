@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from oslotest import base
 
-from gpgpu_plugin.domain import inventory
+from gpgpu_plugin.domain import naming
 
 
 class DesiredTest(base.BaseTestCase):
@@ -17,7 +17,7 @@ class DesiredTest(base.BaseTestCase):
     def test_placement_offers_exactly_what_is_available(
             self, available, allocated, unallocated, out_of_use):
         total = available + allocated + unallocated + out_of_use
-        got = inventory.desired(
+        got = naming.desired_inventory(
             max_instances=total, available=available, allocated=allocated)
         if total == 0:
             self.assertIsNone(got)
@@ -28,6 +28,6 @@ class DesiredTest(base.BaseTestCase):
         self.assertEqual(got.total, got.max_unit)
 
     def test_total_is_never_below_a_live_allocation(self):
-        got = inventory.desired(
+        got = naming.desired_inventory(
             max_instances=0, available=0, allocated=3, largest_allocation=4)
         self.assertEqual((4, 4), (got.total, got.max_unit))

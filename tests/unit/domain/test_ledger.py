@@ -15,7 +15,7 @@ from gpgpu_plugin.domain import ledger
 _TEXTS = st.none() | st.text(max_size=8)
 _RESULTS = st.builds(
     cleaning.StepResult, step=st.text(max_size=8),
-    outcome=st.sampled_from(cleaning.Outcome), reason=st.text(max_size=8),
+    outcome=st.sampled_from(cleaning.StepOutcome), reason=st.text(max_size=8),
     facts=st.dictionaries(st.text(max_size=4),
                           st.text(max_size=8) | st.integers()),
     seconds=st.floats())
@@ -80,7 +80,7 @@ class RecordTest(base.BaseTestCase):
     def test_duration_is_a_number_of_json(self):
         def seconds(value):
             [found] = ledger.record(entry(results=(cleaning.StepResult(
-                step='reset', outcome=cleaning.Outcome.PASSED, reason='',
+                step='reset', outcome=cleaning.StepOutcome.PASSED, reason='',
                 seconds=value),))).fields['results']
             return found['seconds']
         for value, expected in (
@@ -104,11 +104,12 @@ class DefectTest(base.BaseTestCase):
             entry(reason=str(number)) for number in range(4)])
 
     def defect(self, records, head=None):
-        return ledger.defect(records, head or self.head)
+        return ledger.chain_defect(records, head or self.head)
 
     def test_chain_as_it_was_written_has_none(self):
         self.assertIsNone(self.defect(self.records))
-        self.assertIsNone(ledger.defect([], ledger.Head(device_uuid='d1')))
+        self.assertIsNone(ledger.chain_defect([],
+                                              ledger.Head(device_uuid='d1')))
 
     def test_chain_that_became_longer_meanwhile_has_none(self):
         longer, _ = chain([entry(reason=str(number)) for number in range(6)])
@@ -151,9 +152,9 @@ class DefectTest(base.BaseTestCase):
     def test_record_beyond_the_end_of_the_chain_is_named(self):
         longer, later = chain([entry(reason=str(number))
                                for number in range(6)])
-        self.assertRegex(ledger.defect(longer, self.head, self.head),
+        self.assertRegex(ledger.chain_defect(longer, self.head, self.head),
                          'record 5: it was forged')
-        self.assertIsNone(ledger.defect(longer, self.head, later))
+        self.assertIsNone(ledger.chain_defect(longer, self.head, later))
 
     def test_content_that_is_no_record_is_named(self):
         fields = self.records[0].fields
@@ -181,7 +182,7 @@ class DefectTest(base.BaseTestCase):
     @given(st.lists(_ENTRIES, min_size=1, max_size=4), st.data())
     def test_any_change_of_any_field_is_found(self, entries, data):
         records, head = chain(entries)
-        self.assertIsNone(ledger.defect(records, head))
+        self.assertIsNone(ledger.chain_defect(records, head))
         index = data.draw(st.integers(0, len(records) - 1))
         name = data.draw(st.sampled_from(sorted(records[index].fields)))
         value = data.draw(
@@ -189,7 +190,7 @@ class DefectTest(base.BaseTestCase):
                 lambda value: value != records[index].fields[name]))
         forged = changed(records[index], **{name: value})
         for record in (forged, rehashed(forged)):
-            self.assertIsNotNone(ledger.defect(
+            self.assertIsNotNone(ledger.chain_defect(
                 [*records[:index], record, *records[index + 1:]], head))
 
     @given(st.lists(_ENTRIES, min_size=1, max_size=4), st.data())
@@ -197,4 +198,4 @@ class DefectTest(base.BaseTestCase):
         records, head = chain(entries)
         found = data.draw(st.lists(st.sampled_from(records), max_size=4))
         self.assertEqual(
-            found == records, ledger.defect(found, head) is None)
+            found == records, ledger.chain_defect(found, head) is None)

@@ -8,7 +8,7 @@ import typing
 from oslotest import base as test_base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import link_table
+from gpgpu_plugin.domain import fabric
 from tests.fixtures import group as group_fixture
 from tests.unit.domain.allocation import base
 
@@ -26,10 +26,10 @@ def table(**fields: typing.Any) -> str:
     return json.dumps({'named_by': 'order', 'partitions': [[0, 1]], **fields})
 
 
-def gpus(count: int) -> list[link_table.GPU]:
+def gpus(count: int) -> list[fabric.TableGPU]:
     """Return GPUs whose ids are in another order than their addresses."""
-    return [link_table.GPU(id=f'g{9 - number}', slot=f'GPU{number + 1}',
-                           address=f'{number:04x}:{number:02x}:00.0')
+    return [fabric.TableGPU(id=f'g{9 - number}', slot=f'GPU{number + 1}',
+                            address=f'{number:04x}:{number:02x}:00.0')
             for number in reversed(range(count))]
 
 
@@ -37,10 +37,11 @@ class ParseTest(test_base.BaseTestCase):
 
     def refused(self, text: str) -> str:
         return str(self.assertRaises(
-            exception.Invalid, link_table.normalize, text))
+            exception.Invalid, fabric.normalize_link_table, text))
 
     def test_lattice_by_the_order_of_addresses(self) -> None:
-        found = link_table.parse(table(partitions=LATTICE)).links(gpus(8))
+        found = fabric.parse_link_table(
+            table(partitions=LATTICE)).links(gpus(8))
         self.assertEqual(15, len(found.partitions))
         self.assertTrue(found.fabric)
         self.assertEqual('', found.problem)
@@ -50,14 +51,15 @@ class ParseTest(test_base.BaseTestCase):
 
     def test_one_form_is_kept_whatever_was_given(self) -> None:
         for given in ([['0', '1'], ['2']], {'0': [0, 1], '1': [2]}):
-            text = link_table.normalize(table(partitions=given, fabric=False))
+            text = fabric.normalize_link_table(table(partitions=given,
+                                                     fabric=False))
             self.assertEqual(
                 '{"named_by":"order","fabric":false,'
                 '"partitions":{"0":["0","1"],"1":["2"]}}', text)
-            self.assertEqual(text, link_table.normalize(text))
+            self.assertEqual(text, fabric.normalize_link_table(text))
 
     def test_partitions_of_the_fabric_manager_name_modules(self) -> None:
-        text = link_table.normalize(json.dumps({
+        text = fabric.normalize_link_table(json.dumps({
             'partitionInfo': FABRIC_MANAGER['partitionInfo'],
             'named_by': 'address',
             'modules': {'1': '0000:1B:00.0', '3': '0000:43:00.0'}}))
@@ -104,7 +106,7 @@ class LinksTest(test_base.BaseTestCase):
 
     def test_order_is_not_known_if_the_number_of_gpus_differs(self) -> None:
         for count in (0, 7, 9):
-            found = link_table.parse(table(partitions=LATTICE)).links(
+            found = fabric.parse_link_table(table(partitions=LATTICE)).links(
                 gpus(count))
             self.assertEqual((), found.partitions)
             self.assertTrue(found.fabric)
@@ -118,7 +120,7 @@ class LinksTest(test_base.BaseTestCase):
                 ('slot', ['GPU1', 'GPU2', 'GPU9']),
                 ('address', ['0000:00:00.0', '0001:01:00.0',
                              '0009:09:00.0'])):
-            found = link_table.parse(table(
+            found = fabric.parse_link_table(table(
                 named_by=named_by, partitions={
                     'here': names[:2], 'gone': names[1:]})).links(gpus(3))
             self.assertEqual(('here',), found.names)
@@ -127,9 +129,9 @@ class LinksTest(test_base.BaseTestCase):
             self.assertIn(f'it has {names[0]}, {names[1]}', found.problem)
 
     def test_slot_of_two_gpus_names_none(self) -> None:
-        twice = [link_table.GPU(id=name, address='0000:01:00.0', slot='S')
+        twice = [fabric.TableGPU(id=name, address='0000:01:00.0', slot='S')
                  for name in 'ab']
-        found = link_table.parse(table(
+        found = fabric.parse_link_table(table(
             named_by='slot', partitions=[['S']])).links(twice)
         self.assertEqual((), found.partitions)
         self.assertIn('or several', found.problem)

@@ -4,9 +4,9 @@
 from oslotest import base
 
 from gpgpu_plugin.domain import device
-from gpgpu_plugin.domain import notification
+from gpgpu_plugin.domain import event
 
-_Type = notification.EventType
+_Type = event.EventType
 _State = device.DeviceState
 
 
@@ -17,10 +17,10 @@ class OfStateTest(base.BaseTestCase):
             self.assertIs(
                 _Type.DEVICE_CLEAN_ERROR if before is _State.CLEANING
                 else _Type.DEVICE_QUARANTINE,
-                notification.of_state(before, device.QUARANTINED))
+                event.event_type_of_state(before, device.QUARANTINED))
             for after in (*device.DeviceState, device.RETIRED):
                 self.assertIs(_Type.DEVICE_UPDATE,
-                              notification.of_state(before, after))
+                              event.event_type_of_state(before, after))
 
 
 class OfRefusalTest(base.BaseTestCase):
@@ -30,19 +30,19 @@ class OfRefusalTest(base.BaseTestCase):
                         ['host_draining', 'not_enough_available'],
                         ['no_candidate']):
             self.assertIs(_Type.REQUEST_NO_CAPACITY,
-                          notification.of_refusal(reasons, 0))
+                          event.event_type_of_refusal(reasons, 0))
 
     def test_refusal_that_leaves_hosts_is_none(self):
         for hosts_left in (1, None):
-            self.assertIs(_Type.REQUEST_REFUSE, notification.of_refusal(
+            self.assertIs(_Type.REQUEST_REFUSE, event.event_type_of_refusal(
                 ['not_enough_available'], hosts_left))
 
     def test_refusal_for_another_reason_is_none(self):
-        self.assertIs(_Type.REQUEST_REFUSE, notification.of_refusal(
+        self.assertIs(_Type.REQUEST_REFUSE, event.event_type_of_refusal(
             ['no_such_group', 'topology_same_numa'], 0))
 
 
 class PrioritiesTest(base.BaseTestCase):
 
     def test_each_type_has_a_priority(self):
-        self.assertEqual(set(_Type), set(notification.PRIORITIES))
+        self.assertEqual(set(_Type), set(event.PRIORITIES))

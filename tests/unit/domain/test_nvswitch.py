@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain import nvswitch
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
 
 
@@ -22,7 +22,7 @@ BRIDGE = function('0000:00:01.0', '8086', '352a', '060400')
 class ObservedTest(base.BaseTestCase):
 
     def number(self, *functions):
-        [gpu, *_] = nvswitch.observed([GPU, *functions])
+        [gpu, *_] = gpu_rules.observed_nvswitches([GPU, *functions])
         return gpu.nvswitches
 
     def test_switches_of_the_host_are_counted(self):
@@ -50,18 +50,19 @@ class ObservedTest(base.BaseTestCase):
     def test_only_whole_gpus_of_nvidia_get_the_number(self):
         others = [SWITCH, BRIDGE, function('0000:03:00.0', '1002', '74a1'),
                   function('0000:01:00.4', pf=GPU.id)]
-        self.assertEqual(others, nvswitch.observed([GPU, *others])[1:])
+        self.assertEqual(others,
+                         gpu_rules.observed_nvswitches([GPU, *others])[1:])
 
     def test_functions_that_have_the_number_get_it_again(self):
         for functions in ([GPU, SWITCH], [GPU]):
-            once = nvswitch.observed(functions)
-            self.assertEqual(once, nvswitch.observed(once))
+            once = gpu_rules.observed_nvswitches(functions)
+            self.assertEqual(once, gpu_rules.observed_nvswitches(once))
 
 
 class RefusalTest(base.BaseTestCase):
 
     def refusal(self, device, nvswitches=None, vendor='10de'):
-        return nvswitch.refusal(function(
+        return gpu_rules.nvswitch_refusal(function(
             '0000:01:00.0', vendor, device, nvswitches=nvswitches))
 
     def test_gpu_behind_nvswitches_is_refused(self):

@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain import partition_state
+from gpgpu_plugin.domain import fabric
 from tests.unit.domain.allocation import base as domain_base
 
 PARTS = {''.join(sorted(part)): part for part in domain_base.lattice('abcd')}
@@ -13,8 +13,8 @@ class StatesTest(base.BaseTestCase):
 
     def shown(self, free, *uses, is_whole=True):
         """Return the states of abcd, ab, cd and c."""
-        found = partition_state.states(PARTS, free, [
-            partition_state.Use(gpus=frozenset(gpus), is_whole=is_whole)
+        found = fabric.partition_states(PARTS, free, [
+            fabric.PartitionUse(gpus=frozenset(gpus), is_whole=is_whole)
             for gpus in uses])
         return [str(found[name]) for name in ('abcd', 'ab', 'cd', 'c')]
 

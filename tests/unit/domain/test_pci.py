@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain import device
+from gpgpu_plugin.domain import device as device_rules
 from gpgpu_plugin.domain import pci
 
 
@@ -51,7 +51,7 @@ class NormalizeTest(base.BaseTestCase):
 class FunctionTest(base.BaseTestCase):
 
     def test_mdevs_and_vfs_are_vgpus(self):
-        User = device.DeviceUser
+        User = device_rules.DeviceUser
         for used_by, expected in (
                 (User.MDEV, True), (User.VF, True), (User.VFIO, False),
                 (User.BOOT_VGA, False), (None, False)):

@@ -9,17 +9,17 @@ GPU = 'CUSTOM_GPU_H100'
 
 
 def inventory(total, used=0, **fields):
-    return placement.Inventory(total=total, used=used, **fields)
+    return placement.PlacementInventory(total=total, used=used, **fields)
 
 
 def tree(gpus=8, used=0, root_traits=(), gpu_traits=('CUSTOM_GPU',),
          vcpus=64, **fields):
     return [
-        placement.Provider(
+        placement.PlacementProvider(
             name='h1', traits=frozenset(root_traits), inventories={
                 'VCPU': inventory(vcpus, 60, allocation_ratio=1.0),
                 'MEMORY_MB': inventory(1024), 'DISK_GB': inventory(100)}),
-        placement.Provider(
+        placement.PlacementProvider(
             name='h1_gpu_H100', traits=frozenset(gpu_traits),
             inventories={GPU: inventory(gpus, used, **fields)})]
 

@@ -6,7 +6,6 @@ import dataclasses
 from oslotest import base
 
 from gpgpu_plugin.domain import ledger
-from gpgpu_plugin.domain import sanitization
 from tests.fixtures import cleaned
 from tests.unit.domain import test_ledger
 
@@ -26,10 +25,10 @@ def entry(verdict='passed', tenant='t1', steps=('reset', 'canary'), **fields):
 
 def export(*entries, shown_state='available', was_cleaned=True, **present):
     records, head = test_ledger.chain(entries)
-    return sanitization.export(
+    return ledger.export_sanitization(
         ledger.Head(device_uuid=head.device_uuid, number=head.number,
                     hash=head.hash, was_cleaned=was_cleaned),
-        records, sanitization.Present(shown_state=shown_state, **present))
+        records, ledger.Present(shown_state=shown_state, **present))
 
 
 def machine(*entries, **kwargs):
@@ -68,8 +67,8 @@ class ExportTest(base.BaseTestCase):
 
     def test_history_that_was_changed_is_no_success(self):
         records, head = test_ledger.chain([entry(), entry()])
-        found = sanitization.export(
-            head, records[:1], sanitization.Present())
+        found = ledger.export_sanitization(
+            head, records[:1], ledger.Present())
         self.assertIs(False, found['success'])
         self.assertIn('record 2: it is missing', found['error'])
         self.assertEqual(([], 0), (
@@ -77,8 +76,8 @@ class ExportTest(base.BaseTestCase):
 
     def test_record_beyond_the_end_is_no_success(self):
         records, head = test_ledger.chain([entry()])
-        found = sanitization.export(
-            head, records, sanitization.Present(),
+        found = ledger.export_sanitization(
+            head, records, ledger.Present(),
             ledger.Head(device_uuid='d1'))
         self.assertIn('record 1: it was forged', found['error'])
 

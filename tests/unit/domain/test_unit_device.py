@@ -4,8 +4,8 @@
 from oslotest import base
 
 from gpgpu_plugin.domain import device as device_rules
+from gpgpu_plugin.domain import group
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain import unit_device
 from gpgpu_plugin.domain.allocation import offer
 from tests.fixtures import group as make
 
@@ -13,7 +13,7 @@ from tests.fixtures import group as make
 class OfUnitTest(base.BaseTestCase):
 
     def of_unit(self, *devices, vgpu_type='T4-4Q', taken=()):
-        return unit_device.of_unit(make.t4s(*devices), offer.Selection(
+        return group.device_of_unit(make.t4s(*devices), offer.Selection(
             gpu_id=devices[0].id, vgpu_type=vgpu_type, placement_id=None),
             taken)
 
@@ -38,5 +38,5 @@ class OfUnitTest(base.BaseTestCase):
             (new.id, new.parent_id, new.kind))
 
     def test_new_row_has_the_lowest_free_number(self):
-        self.assertEqual('/gpu0/mdev1', unit_device.free_mdev_id(
+        self.assertEqual('/gpu0/mdev1', group.free_mdev_id(
             '/gpu0', {'/gpu0/mdev0', '/gpu0/mdev2'}))

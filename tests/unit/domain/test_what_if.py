@@ -17,7 +17,7 @@ from tests.fixtures import host_values as base
 
 NUMA, PCI_NUMA = request_mod.NUMAPolicy, request_mod.PCINUMAPolicy
 FREE, USED = base.State.AVAILABLE, base.State.ASSIGNED
-SAME_NUMA = request_mod.Topology.SAME_NUMA
+SAME_NUMA = request_mod.GPUTopology.SAME_NUMA
 Q4, Q16 = (naming.resource_class('T4', f'T4-{size}Q') for size in (4, 16))
 
 
@@ -31,7 +31,7 @@ def world(*hosts, vcpus=100):
 
 def kind(count, hosts, vcpus=1, **fields):
     """Return a kind that Placement offers all hosts."""
-    return what_if.Kind(
+    return what_if.InstanceKind(
         request=base.request(count, **fields), options={
             name: ({f'root{name[1:]}': {'VCPU': vcpus}},) for name in hosts})
 
@@ -59,7 +59,7 @@ class PlanTest(oslotest_base.BaseTestCase):
     def test_second_candidate_of_a_host_counts_if_the_first_is_taken(self):
         hosts, free = world([FREE, FREE], vcpus=1)
         free['other'] = {'VCPU': 1}
-        both = what_if.Kind(request=base.request(1), options={'h0': (
+        both = what_if.InstanceKind(request=base.request(1), options={'h0': (
             {'root0': {'VCPU': 1}}, {'other': {'VCPU': 1}})})
         self.assertEqual([(0, 'h0'), (1, 'h0')], targets(
             hosts, free, [both], [0, 0]))
@@ -81,7 +81,8 @@ class PlanTest(oslotest_base.BaseTestCase):
 
     def test_vgpus_count_as_the_part_of_a_gpu_that_they_take(self):
         gpu = make.gpu(0, mechanism='mdev')
-        hosts = {'h0': why_not.Host(name='h0', groups=(make.t4s(gpu),))}
+        hosts = {'h0': why_not.ExaminedHost(name='h0',
+                                            groups=(make.t4s(gpu),))}
         kinds = [kind(3, hosts, resource_class=Q4),
                  kind(1, hosts, resource_class=Q16)]
         self.assertEqual([(1, 'h0'), (0, None)], targets(
@@ -116,7 +117,7 @@ class OneAfterTheOtherTest(oslotest_base.BaseTestCase):
         states=st.lists(STATES, min_size=1, max_size=3),
         wanted=st.lists(st.tuples(
             st.integers(1, 3),
-            st.sampled_from([request_mod.Topology.ANY, SAME_NUMA]),
+            st.sampled_from([request_mod.GPUTopology.ANY, SAME_NUMA]),
             st.integers(1, 3)), min_size=1, max_size=5))
     def test_plan_is_possible_and_nobody_is_left_over_who_fits_after_it(
             self, states, wanted):
@@ -167,13 +168,13 @@ class AfterClaimTest(oslotest_base.BaseTestCase):
 
     def test_gpus_of_unknown_nodes(self):
         unknown = {'function': {'numa_node': None}}
-        before = why_not.Host(name='h1', groups=(make.t4s(
+        before = why_not.ExaminedHost(name='h1', groups=(make.t4s(
             make.gpu(0, **unknown), make.gpu(1, **unknown)),))
         self.assertEqual([USED, FREE], self.states(
             what_if.after_claim(before, base.request(1), 1)))
 
     def test_guest_on_half_of_many_nodes(self):
-        before = why_not.Host(name='h1', groups=(make.t4s(*(
+        before = why_not.ExaminedHost(name='h1', groups=(make.t4s(*(
             make.gpu(number, function={'numa_node': number})
             for number in range(64))),))
         self.assertEqual([USED] + [FREE] * 63, self.states(
@@ -186,7 +187,7 @@ class AfterClaimTest(oslotest_base.BaseTestCase):
 
     def test_vgpus_get_mdev_rows_that_exist_before_new_ones(self):
         gpu = make.gpu(0, mechanism='mdev')
-        host = why_not.Host(name='h1', groups=(
+        host = why_not.ExaminedHost(name='h1', groups=(
             make.t4s(gpu, make.mdev_row(gpu, 0)),))
         before = what_if._available(host, base.request(1, Q4))
         after = what_if.after_claim(host, base.request(2, Q4))
@@ -198,7 +199,7 @@ class AfterClaimTest(oslotest_base.BaseTestCase):
 
     def test_vgpus_get_free_vfs(self):
         gpu = make.gpu(0, mechanism='vf')
-        host = why_not.Host(name='h1', groups=(make.t4s(
+        host = why_not.ExaminedHost(name='h1', groups=(make.t4s(
             gpu, make.vf(gpu, 0, state=USED, vgpu_type='T4-4Q'),
             make.vf(gpu, 1), make.vf(gpu, 2)),))
         after = what_if.after_claim(host, base.request(1, Q4))

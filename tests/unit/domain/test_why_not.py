@@ -11,7 +11,7 @@ import hypothesis
 from hypothesis import strategies as st
 from oslotest import base as oslotest_base
 
-from gpgpu_plugin.domain import host_state
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import why_not
 from gpgpu_plugin.domain.allocation import request as request_mod
@@ -21,7 +21,7 @@ from tests.fixtures import host_values as base
 _S = base.State
 FREE, USED = _S.AVAILABLE, _S.ASSIGNED
 HELD = base.HELD
-SAME_NUMA = request_mod.Topology.SAME_NUMA
+SAME_NUMA = request_mod.GPUTopology.SAME_NUMA
 Q4 = naming.resource_class('T4', 'T4-4Q')
 DISABLED = {'holds': frozenset({'disabled'})}
 
@@ -47,7 +47,7 @@ class FindingsTest(oslotest_base.BaseTestCase):
             found.detail)
 
     def test_all_reasons_are_named(self):
-        host = base.t4s(FREE, USED, state=host_state.HostState.SILENT,
+        host = base.t4s(FREE, USED, state=host_rules.HostState.SILENT,
                         draining=True, is_deleting=True)
         [group] = host.groups
         host = dataclasses.replace(host, groups=(dataclasses.replace(
@@ -65,12 +65,12 @@ class FindingsTest(oslotest_base.BaseTestCase):
 
     def test_disabled_host_is_named_as_nova_does(self):
         self.assertEqual(['host_disabled'], reasons(
-            base.t4s(FREE, state=host_state.HostState.DISABLED),
+            base.t4s(FREE, state=host_rules.HostState.DISABLED),
             base.request(1)))
 
     def test_host_that_must_report_after_a_restore_is_named(self):
         self.assertEqual(['host_restored'], reasons(
-            base.t4s(FREE, state=host_state.HostState.RESTORED),
+            base.t4s(FREE, state=host_rules.HostState.RESTORED),
             base.request(1)))
 
     def test_topology_is_examined_if_there_are_enough(self):
@@ -97,7 +97,8 @@ class FindingsTest(oslotest_base.BaseTestCase):
         self.assertEqual('no_such_group', found.reason)
         self.assertIn('which has CUSTOM_GPU_T4, CUSTOM_VGPU_T4_T4_16Q',
                       found.detail)
-        [found] = why_not.findings(why_not.Host(name='h2'), base.request(1))
+        [found] = why_not.findings(why_not.ExaminedHost(name='h2'),
+                                   base.request(1))
         self.assertIn('which has no group', found.detail)
 
 
@@ -177,7 +178,7 @@ class AdviceTest(oslotest_base.BaseTestCase):
         rows = {name: make.mdev_row(gpus[number // 2], number % 2, state=USED,
                                     vgpu_type='T4-4Q')
                 for name, number in zip('acbd', range(4), strict=True)}
-        host = why_not.Host(
+        host = why_not.ExaminedHost(
             name='h1', groups=(make.t4s(*gpus, *rows.values()),),
             users={row.id: name for name, row in rows.items()})
         self.assertEqual(['move a c'], lines(host, base.request(1)))
@@ -208,13 +209,13 @@ class AdviceTest(oslotest_base.BaseTestCase):
             base.request(1)))
 
     def test_host_of_which_nothing_is_known_gets_none(self):
-        for state in (host_state.HostState.SILENT,
-                      host_state.HostState.RESTORED):
+        for state in (host_rules.HostState.SILENT,
+                      host_rules.HostState.RESTORED):
             self.assertEqual([], lines(
                 base.t4s(_S.DIRTY, USED, state=state),
                 base.request(1)))
         self.assertEqual(['wait 0000:00:00.0 (host_disabled)'], lines(
-            base.t4s(_S.DIRTY, state=host_state.HostState.DISABLED),
+            base.t4s(_S.DIRTY, state=host_rules.HostState.DISABLED),
             base.request(1)))
 
     def test_gpu_that_was_withdrawn_is_quarantined_by_a_move(self):
@@ -228,21 +229,21 @@ class AdviceTest(oslotest_base.BaseTestCase):
                 ('repair', {'quarantined'}, _S.DIRTY)):
             held = {'holds': frozenset(holds), 'state': state}
             gpu = make.gpu(mechanism='vf', **held)
-            host = why_not.Host(name='h1', groups=(make.t4s(gpu, *(
+            host = why_not.ExaminedHost(name='h1', groups=(make.t4s(gpu, *(
                 make.vf(gpu, number, **held) for number in range(2))),))
             self.assertEqual([f'{kind} 0000:00:00.0'], lines(
                 host, base.request(1, Q4)))
 
     def test_vf_is_named_if_its_gpu_is_not_held(self):
         gpu = make.gpu(mechanism='vf')
-        host = why_not.Host(name='h1', groups=(make.t4s(
+        host = why_not.ExaminedHost(name='h1', groups=(make.t4s(
             gpu, make.vf(gpu, 1, **DISABLED)),))
         self.assertEqual(['enable 0000:00:01.1'],
                          lines(host, base.request(1, Q4)))
 
     def test_mdevs_have_the_address_of_their_gpu(self):
         gpu = make.gpu(mechanism='mdev')
-        host = why_not.Host(name='h1', groups=(make.t4s(gpu, *(
+        host = why_not.ExaminedHost(name='h1', groups=(make.t4s(gpu, *(
             make.mdev_row(gpu, number, vgpu_type='T4-4Q', state=_S.CLEANING)
             for number in range(2))),))
         self.assertEqual(['wait 0000:00:00.0'],
@@ -252,7 +253,7 @@ class AdviceTest(oslotest_base.BaseTestCase):
         gpu = make.gpu(mechanism='mdev')
         rows = [make.mdev_row(gpu, number, vgpu_type='T4-4Q', state=USED)
                 for number in range(2)]
-        host = why_not.Host(
+        host = why_not.ExaminedHost(
             name='h1', groups=(make.t4s(gpu, *rows),),
             users={rows[0].id: 'a', rows[1].id: 'b'})
         self.assertEqual(['move a b'], lines(host, base.request(1)))
@@ -312,7 +313,7 @@ class TableTest(oslotest_base.BaseTestCase):
         states=st.lists(STATES, min_size=1, max_size=6),
         owners=st.lists(st.sampled_from('abc'), min_size=6, max_size=6),
         count=st.integers(1, 4), topology=st.sampled_from(
-            [request_mod.Topology.ANY, SAME_NUMA]),
+            [request_mod.GPUTopology.ANY, SAME_NUMA]),
         disabled=st.sets(st.integers(0, 5)), draining=st.booleans())
     def test_advice_leaves_what_it_says_and_none_is_missing(
             self, states, owners, count, topology, disabled, draining):

@@ -5,8 +5,8 @@ import datetime
 
 from oslotest import base
 
-from gpgpu_plugin.gpu_map import history
-from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.gpu_map import tree
+from gpgpu_plugin.objects import history
 from tests.fixtures import gpu_maps
 from tests.fixtures import tenant
 
@@ -18,7 +18,7 @@ def ago(hours):
 
 
 def usage(device, began, ended=None, on='h1', name='u1'):
-    return usage_obj.UsageInfo(
+    return history.UsageInfo(
         **tenant.TENANT, uuid=name, instance_uuid='i1',
         host=on, device_uuid=device, address='0000:18:00.0', serial=None,
         variant='H100', vgpu_type='passthrough',
@@ -29,12 +29,12 @@ def usage(device, began, ended=None, on='h1', name='u1'):
 class InUseTest(base.BaseTestCase):
 
     def counts(self, *usages, devices=()):
-        return history.in_use(usages, devices, NOW)
+        return tree.in_use(usages, devices, NOW)
 
     def test_usage_counts_from_its_beginning_to_its_end(self):
         [counts] = self.counts(usage('g1', 5, 2)).values()
         self.assertEqual((0,) * 18 + (1, 1, 1, 0, 0, 0), counts)
-        self.assertEqual(history.HOURS, len(counts))
+        self.assertEqual(tree.HOURS, len(counts))
 
     def test_usage_that_goes_on_counts_now(self):
         [counts] = self.counts(usage('g1', 0), usage('g2', 30)).values()
@@ -64,4 +64,4 @@ class InUseTest(base.BaseTestCase):
 
     def test_first_sample_is_in_the_period_that_is_read(self):
         self.assertEqual(NOW - datetime.timedelta(hours=23),
-                         history.since(NOW))
+                         tree.history_since(NOW))

@@ -60,7 +60,7 @@ class HostDeviceTest(base.BaseTestCase):
 class ContractTest(base.BaseTestCase):
 
     def test_host_that_lacks_a_method_cannot_be_made(self):
-        for contract in (host_base.Host, host_base.Backend):
+        for contract in (host_base.ComputeHost, host_base.Backend):
             for missing in contract.__abstractmethods__:
                 methods = dict.fromkeys(
                     contract.__abstractmethods__ - {missing},

@@ -11,8 +11,8 @@ from oslotest import base
 from gpgpu_plugin.domain import health as rules
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host.fake import health_files
 from gpgpu_plugin.host.fake import host as fake_host
+from gpgpu_plugin.host.fake import kernel
 
 
 class HealthBookTest(base.BaseTestCase):
@@ -48,17 +48,17 @@ class HealthBookTest(base.BaseTestCase):
         self.assertFalse(self.host.changed())
 
     def test_narrow_link_is_noticed_and_degrades(self):
-        health_files.write_link(self.folder, width=8)
+        kernel.write_link(self.folder, width=8)
         self.assertTrue(self.host.changed())
         found = self.health()
         self.assertIs(rules.Health.DEGRADED, found.health)
         self.assertIn('width x8', found.reason)
-        health_files.write_link(self.folder)
+        kernel.write_link(self.folder)
         self.assertTrue(self.host.changed())
         self.assertIs(rules.Health.OK, self.health().health)
 
     def test_narrow_link_of_a_switch_degrades_all_gpus_below(self):
-        health_files.write_link(self.folder.parents[1], width=8)
+        kernel.write_link(self.folder.parents[1], width=8)
         self.assertTrue(self.host.changed())
         below = {gpu.id for gpu in self.gpus
                  if gpu.switch_path == self.gpu.switch_path}
@@ -67,24 +67,24 @@ class HealthBookTest(base.BaseTestCase):
             if found.health is rules.Health.DEGRADED})
 
     def test_errors_count_until_a_cleaning_across_restarts(self):
-        health_files.write_errors(self.folder, nonfatal=2)
+        kernel.write_errors(self.folder, nonfatal=2)
         self.assertTrue(self.host.changed())
         self.assertIn('AER nonfatal 2', self.health().reason)
         self.host = fake_host.FakeHost(self.root)
         self.assertIn('AER nonfatal 2', self.health().reason)
         # The host reboots, and the kernel counts anew.
-        health_files.write_errors(self.folder, nonfatal=1)
+        kernel.write_errors(self.folder, nonfatal=1)
         self.assertIn('AER nonfatal 3', self.health().reason)
 
         self.assertTrue(self.clean().passed)
         self.assertTrue(self.host.changed())
         self.assertIs(rules.Health.OK, self.health().health)
         self.assertFalse(self.host.changed())
-        health_files.write_errors(self.folder, nonfatal=2)
+        kernel.write_errors(self.folder, nonfatal=2)
         self.assertIn('AER nonfatal 1', self.health().reason)
 
     def test_cleaning_that_fails_forgets_no_error(self):
-        health_files.write_errors(self.folder, fatal=1)
+        kernel.write_errors(self.folder, fatal=1)
         self.health()
         self.host.kernel.faults['/reset'] = 5
         self.assertFalse(self.clean().passed)
@@ -96,7 +96,7 @@ class HealthBookTest(base.BaseTestCase):
 
         def reset(address, *args):
             resets.append(address)
-            health_files.write_errors(self.folder, nonfatal=1)
+            kernel.write_errors(self.folder, nonfatal=1)
             return original(address, *args)
         self.useFixture(fixtures.MockPatchObject(vfio, 'reset', reset))
         verdict = self.clean()
@@ -112,7 +112,7 @@ class HealthBookTest(base.BaseTestCase):
         self.assertIn('does not answer', found.reason)
 
     def test_degraded_gpu_is_withheld_only_if_that_is_configured(self):
-        health_files.write_link(self.folder, width=8)
+        kernel.write_link(self.folder, width=8)
 
         def fault():
             return next(function.fault
@@ -124,18 +124,18 @@ class HealthBookTest(base.BaseTestCase):
         self.assertFalse(self.host.changed())
         with self.host._in_cleaning.cleaning([self.gpu]):
             self.assertIn('withhold_degraded', fault())
-        health_files.write_link(self.folder)
+        kernel.write_link(self.folder)
         self.assertTrue(self.host.changed())
         self.assertIsNone(fault())
 
     def test_lost_file_of_errors_begins_anew(self):
-        health_files.write_errors(self.folder, nonfatal=2)
+        kernel.write_errors(self.folder, nonfatal=2)
         self.health()
         path = pathlib.Path(self.root, 'etc/health/errors.json')
         path.write_text('{')
         self.host = fake_host.FakeHost(self.root)
         self.assertIs(rules.Health.OK, self.health().health)
-        health_files.write_errors(self.folder, nonfatal=3)
+        kernel.write_errors(self.folder, nonfatal=3)
         self.assertIn('AER nonfatal 1', self.health().reason)
 
     def test_watch_reads_four_small_files_of_a_gpu_and_one_of_a_link(self):

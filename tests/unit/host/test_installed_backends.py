@@ -11,15 +11,15 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import installed_backends
-from gpgpu_plugin.host.backends import passthrough
+from gpgpu_plugin.host import local
+from gpgpu_plugin.host.backends import whole_function
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.fixtures import third_party
 from tests.unit.compute import base as compute_base
 from tests.unit.compute import make
 
 
-class First(passthrough.PassthroughBackend):
+class First(whole_function.PassthroughBackend):
     """Backend of a test, with the number of the next one."""
 
     order = 5
@@ -68,7 +68,7 @@ class InstalledBackendsCase(base.BaseTestCase):
             address=self.gpus[0].address)
 
     def chosen(self):
-        return type(installed_backends.InstalledBackends(
+        return type(local.InstalledBackends(
             self.host.access).of(self.device))
 
 
@@ -79,7 +79,7 @@ class OrderTest(InstalledBackendsCase):
         self.start()
 
     def test_lowest_number_is_asked_first(self):
-        self.assertIs(passthrough.PassthroughBackend, self.chosen())
+        self.assertIs(whole_function.PassthroughBackend, self.chosen())
         self.useFixture(third_party.Installed(targets(zzz=First)))
         self.assertEqual(First.__name__, self.chosen().__name__)
 

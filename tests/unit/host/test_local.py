@@ -14,16 +14,14 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.domain import gpu
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import guest
 from gpgpu_plugin.host import local
 from gpgpu_plugin.host.backends import mdev
 from gpgpu_plugin.host.backends import nvidia_vf
-from gpgpu_plugin.host.backends import passthrough
-from gpgpu_plugin.host.backends import sriov_vf
+from gpgpu_plugin.host.backends import whole_function
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -67,7 +65,7 @@ class ConfigurationTest(base.BaseTestCase):
         conf([], default_config_files=[])
         default = local.LocalHost.for_host(conf, 'h1').access
         self.assertIsNone(default.cleaning_program)
-        self.assertEqual(guest.ScrubGuest(), default.scrub_guest)
+        self.assertEqual(host_base.ScrubGuest(), default.scrub_guest)
         for name, value in (
                 ('cleaning_program', '/p'), ('scrub_guest_path', '/g'),
                 ('scrub_guest_memory', 64), ('scrub_guest_timeout', 10)):
@@ -75,7 +73,7 @@ class ConfigurationTest(base.BaseTestCase):
         guests = object()
         access = local.LocalHost.for_host(conf, 'h1', guests).access
         self.assertEqual('/p', access.cleaning_program)
-        self.assertEqual(guest.ScrubGuest(
+        self.assertEqual(host_base.ScrubGuest(
             path='/g', memory_mib=64, seconds=10, guests=guests),
             access.scrub_guest)
 
@@ -89,7 +87,7 @@ class BackendsTest(LocalHostCase):
     def test_whole_gpu_is_passed_through_whatever_its_driver(self):
         for name in ('nvidia-t4-2', 'nvidia-l40s-vgpu-2', 'hgx-h100-8'):
             self.host = self.make_host(name)
-            self.assertIs(passthrough.PassthroughBackend,
+            self.assertIs(whole_function.PassthroughBackend,
                           self.handler(self.functions()[0]))
 
     def test_vgpu_is_handled_by_the_backend_of_its_mechanism(self):
@@ -99,7 +97,7 @@ class BackendsTest(LocalHostCase):
                 ('nvidia-l40s-vgpu-2', '10de:26b9', 'L40S-12Q',
                  nvidia_vf.NvidiaVFBackend),
                 ('intel-flex170-2', '8086:56c0', 'vf4',
-                 sriov_vf.SriovVFBackend)):
+                 whole_function.SriovVFBackend)):
             self.host = self.make_host(name, {numvfs: 4})
             self.host.make_vfs(())
             vf = next(vf for vf in self.functions() if vf.pf)
@@ -309,9 +307,9 @@ class VariantTest(LocalHostCase):
     def test_gpu_without_its_vfio_driver_is_not_offered(self):
         os.unlink(f'{self.root}/{vfio_drivers.ALIASES}')
         grace, other = self.host.discover(self.host.scan())
-        reason = gpu.unassignable_reason(grace, None)
+        reason = gpu_rules.unassignable_reason(grace, None)
         self.assertIn('needs VFIO driver nvgrace-gpu-vfio-pci', reason)
-        self.assertIsNone(gpu.unassignable_reason(other, None))
+        self.assertIsNone(gpu_rules.unassignable_reason(other, None))
         exc = self.assertRaises(
             exception.HostError, self.host.prepare, self.device(grace))
         self.assertIn(reason, str(exc))

@@ -4,7 +4,7 @@
 from oslotest import base
 
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.objects import cloud_capacity
+from gpgpu_plugin.objects import inventory
 
 
 def info(host, vgpu_type, *, enabled, capacity=(8, 5, 3)):
@@ -21,16 +21,16 @@ class SummedTest(base.BaseTestCase):
 
     def test_types_of_hosts_are_added_up(self):
         self.assertEqual([
-            cloud_capacity.CloudCapacity(
+            inventory.CloudCapacity(
                 variant='T4', vgpu_type='T4-4Q', hosts=1, max_capacity=12,
                 remaining_capacity=5, assigned=4),
-            cloud_capacity.CloudCapacity(
+            inventory.CloudCapacity(
                 variant='T4', vgpu_type='passthrough', hosts=0,
                 max_capacity=8, remaining_capacity=5, assigned=3)],
-            cloud_capacity.summed([
+            inventory.summed_capacity([
                 info('h1', 'T4-4Q', enabled=True),
                 info('h1', 'passthrough', enabled=False),
                 info('h2', 'T4-4Q', enabled=False, capacity=(4, 0, 1))]))
 
     def test_no_type_is_no_row(self):
-        self.assertEqual([], cloud_capacity.summed([]))
+        self.assertEqual([], inventory.summed_capacity([]))

@@ -23,7 +23,7 @@ REQUEST = claim.ClaimRequest(
     instance_uuid='i1', host='h1',
     request=request.Request(
         demands=(request.Demand(resource_class='CUSTOM_GPU_A', count=2),),
-        topology=request.Topology.SAME_NUMA),
+        topology=request.GPUTopology.SAME_NUMA),
     allocated={'rp': {'CUSTOM_GPU_A': 2}})
 
 VALUES = (
@@ -149,7 +149,7 @@ class CodecTest(base.BaseTestCase):
             self.assertEqual(expected, codec.received(str, text), ascii(text))
 
     def test_no_text_is_longer_than_anybody_reads(self):
-        longest = codec.LONGEST
+        longest = codec.MAX_LENGTH
         for text in ('x' * longest, '\u00e9' * longest):
             self.assertEqual(text, codec.received(str, text, longest))
         label = 'x' * 8 * 2 ** 20

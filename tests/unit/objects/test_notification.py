@@ -7,7 +7,7 @@ import typing
 
 from oslotest import base
 
-from gpgpu_plugin.objects import notification
+from gpgpu_plugin.objects import history
 
 # If a field was added, raise the minor version; if one was changed or removed,
 # the major one. Then correct the fingerprint.
@@ -18,7 +18,7 @@ FINGERPRINTS = {
     'RefusalPayload': '1.0-b94fe62e1ede4f16'}
 
 
-def payloads(kind=notification.Payload):
+def payloads(kind=history.Payload):
     return {found for child in kind.__subclasses__()
             for found in {child, *payloads(child)}}
 
@@ -41,7 +41,7 @@ class VersionsTest(base.BaseTestCase):
 class PrimitiveTest(base.BaseTestCase):
 
     def test_payload_says_what_it_is(self):
-        payload = notification.RefusalPayload(
+        payload = history.RefusalPayload(
             refused_by='GpuFilter', instance_uuid='i1', project_id=None,
             host=None, reason='host_draining',
             hosts_refused={'host_draining': 2}, hosts_left=1, detail='2')
@@ -54,4 +54,4 @@ class PrimitiveTest(base.BaseTestCase):
                 'instance_uuid': 'i1', 'project_id': None, 'host': None,
                 'reason': 'host_draining',
                 'hosts_refused': {'host_draining': 2}, 'hosts_left': 1,
-                'detail': '2'}}, notification.primitive(payload))
+                'detail': '2'}}, history.notification_primitive(payload))

@@ -8,7 +8,7 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.privsep import host_use
+from gpgpu_plugin.privsep import guard
 
 ADDRESS = '0000:21:00.0'
 
@@ -43,7 +43,7 @@ class HostUseTest(base.BaseTestCase):
         return folder
 
     def finder(self):
-        return host_use.HostUse(
+        return guard.HostUse(
             str(self.sys), str(self.proc), str(self.dev))
 
     def use(self):
@@ -134,7 +134,7 @@ class HostUseTest(base.BaseTestCase):
 
     def test_process_that_uses_cuda_is_named(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.privsep.host_use._NVIDIA_MAJOR', 1))
+            'gpgpu_plugin.privsep.guard._NVIDIA_MAJOR', 1))
         folder = self.proc / 'driver/nvidia/gpus' / ADDRESS
         folder.mkdir(parents=True)
         (folder / 'information').write_text(

@@ -8,7 +8,7 @@ from oslo_privsep.test import fixture as privsep_fixture
 
 from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
-from gpgpu_plugin.privsep import memory_clear
+from gpgpu_plugin.privsep import vfio
 from gpgpu_plugin.privsep import vfio_device
 from tests.unit.privsep import test_vfio
 
@@ -23,7 +23,7 @@ class ResetAndWaitTest(test_vfio.VFIOCase):
         self.be('10de', '1eb8')
         self.kernel.registers = {CLEAR: [1, 0, 0, 1], BOOT: [0, 0x3ff]}
         # No test waits.
-        self.useFixture(fixtures.MockPatchObject(memory_clear, 'time', self))
+        self.useFixture(fixtures.MockPatchObject(vfio, 'time', self))
         self.now = 100.0
 
     def sleep(self, seconds):
@@ -37,7 +37,7 @@ class ResetAndWaitTest(test_vfio.VFIOCase):
             self.write(self.gpu, name, f'0x{value}')
 
     def wait(self, functions=None):
-        return nvidia.ClearReading(*memory_clear.reset_and_wait(
+        return nvidia.ClearReading(*vfio.reset_and_wait(
             self.root, self.gpu, functions or [self.gpu, self.audio]))
 
     def test_registers_are_read_around_the_reset_in_one_open_device(self):
@@ -93,23 +93,23 @@ class ResetAndWaitTest(test_vfio.VFIOCase):
     def test_unknown_model_is_refused_before_it_is_opened(self):
         for vendor, device in (('10de', '1db6'), ('1002', '2330')):
             self.be(vendor, device)
-            self.refused(memory_clear.reset_and_wait,
+            self.refused(vfio.reset_and_wait,
                          [self.gpu, self.audio],
                          words=(f'no register of {vendor}:{device}',))
         self.assertEqual([], self.kernel.calls)
 
     def test_companion_and_gpu_in_use_are_refused(self):
         exc = self.assertRaises(
-            PermissionError, memory_clear.reset_and_wait, self.root,
+            PermissionError, vfio.reset_and_wait, self.root,
             self.audio, [self.gpu, self.audio])
         self.assertIn('not a GPU', str(exc))
         self.write(self.gpu, 'enable', '1')
-        self.refused(memory_clear.reset_and_wait, [self.gpu, self.audio],
+        self.refused(vfio.reset_and_wait, [self.gpu, self.audio],
                      words=('a process has it open',))
         self.assertEqual([], self.kernel.calls)
 
     def test_reset_beyond_the_card_is_refused(self):
-        self.refused(memory_clear.reset_and_wait, [self.gpu],
+        self.refused(vfio.reset_and_wait, [self.gpu],
                      words=(self.audio, 'does not name'))
 
     def test_small_bar_has_no_register(self):
@@ -127,10 +127,10 @@ class ResetAndWaitTest(test_vfio.VFIOCase):
             privsep.sys_admin_pctxt, {}))
         self.assertRaises(
             privsep.HelperUnavailable, privsep.call,
-            memory_clear.reset_and_wait, f'{self.root}/../sys', self.gpu,
+            vfio.reset_and_wait, f'{self.root}/../sys', self.gpu,
             [self.gpu, self.audio])
         answer = privsep.call(
-            memory_clear.reset_and_wait, self.root, self.gpu,
+            vfio.reset_and_wait, self.root, self.gpu,
             [self.gpu, self.audio])
         self.assertEqual((1, 0x3ff, 1), (
             answer[0], answer[2], answer[3]))

@@ -8,7 +8,7 @@ from oslotest import base
 
 from gpgpu_plugin import privsep
 from gpgpu_plugin import vfio
-from gpgpu_plugin.privsep import modules
+from gpgpu_plugin.privsep import sysfs
 from tests.fixtures import modules_alias
 
 
@@ -39,7 +39,7 @@ class LoadTest(base.BaseTestCase):
     def test_modules_with_a_vfio_driver_are_loaded(self):
         called = self.fake_programs()
         for module in ('vfio-pci', 'nvgrace_gpu_vfio_pci', 'vfio_pci'):
-            modules.load_vfio(module)
+            sysfs.load_vfio(module)
         self.assertEqual('vfio-pci\nnvgrace_gpu_vfio_pci\nvfio_pci\n',
                          called.read_text())
 
@@ -49,7 +49,7 @@ class LoadTest(base.BaseTestCase):
                        'nvgrace-gpu-vfio-pci', 'vfio_pci\n',
                        '../vfio_pci', 'vfio_pci.ko'):
             exc = self.assertRaises(
-                PermissionError, modules.load_vfio, module)
+                PermissionError, sysfs.load_vfio, module)
             self.assertIn('not a module with a VFIO driver', str(exc))
         self.assertFalse(called.exists())
 
@@ -57,10 +57,10 @@ class LoadTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(
             vfio, 'alias_file', lambda: '/nonexistent/modules.alias'))
         self.start_helper()
-        self.assertRaises(OSError, modules.load_vfio, 'xe_vfio_pci')
+        self.assertRaises(OSError, sysfs.load_vfio, 'xe_vfio_pci')
 
     def test_module_that_cannot_be_loaded(self):
         folder = self.useFixture(fixtures.TempDir()).path
         # Where no program is.
         self.useFixture(fixtures.EnvironmentVariable('PATH', folder))
-        self.assertRaises(OSError, modules.load_vfio, 'vfio-pci')
+        self.assertRaises(OSError, sysfs.load_vfio, 'vfio-pci')

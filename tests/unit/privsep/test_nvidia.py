@@ -9,7 +9,7 @@ from oslo_privsep.test import fixture as privsep_fixture
 from oslotest import base
 
 from gpgpu_plugin import privsep
-from gpgpu_plugin.privsep import nvidia
+from gpgpu_plugin.privsep import sysfs
 
 
 class MakeVFsTest(base.BaseTestCase):
@@ -21,7 +21,7 @@ class MakeVFsTest(base.BaseTestCase):
             fixtures.TempDir(rootdir='/var/tmp')).path
         self.path = f'{self.folder}/sriov-manage'
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.privsep.nvidia.SRIOV_MANAGE', self.path))
+            'gpgpu_plugin.privsep.sysfs.SRIOV_MANAGE', self.path))
         for address, code in (('0000:26:00.0', '0x030200'),
                               ('0000:27:00.0', '0x020700')):
             device = pathlib.Path(
@@ -40,20 +40,20 @@ class MakeVFsTest(base.BaseTestCase):
 
     def test_helper_is_called_for_one_gpu(self):
         self.program(f'echo "$@" > {self.folder}/called')
-        nvidia.make_vfs('0000:26:00.0')
+        sysfs.make_vfs('0000:26:00.0')
         self.assertEqual('-e 0000:26:00.0\n', pathlib.Path(
             self.folder, 'called').read_text())
 
     def test_output_of_the_helper_is_returned(self):
         self.program('echo cannot obtain unbindLock >&2; exit 1')
-        exc = self.assertRaises(OSError, nvidia.make_vfs, '0000:26:00.0')
+        exc = self.assertRaises(OSError, sysfs.make_vfs, '0000:26:00.0')
         self.assertIn('cannot obtain unbindLock', str(exc))
 
     def test_not_installed(self):
         self.assertRaises(
-            FileNotFoundError, nvidia.make_vfs, '0000:26:00.0')
+            FileNotFoundError, sysfs.make_vfs, '0000:26:00.0')
 
     def test_no_address(self):
         self.program('exit 0')
         for address in ('ALL', '', '-h', '0000:26:00.0 ALL', '0000:27:00.0'):
-            self.assertRaises(PermissionError, nvidia.make_vfs, address)
+            self.assertRaises(PermissionError, sysfs.make_vfs, address)

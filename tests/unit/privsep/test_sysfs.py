@@ -126,9 +126,9 @@ class SysfsWriteTest(base.BaseTestCase):
     def test_helper_calls_nothing_but_its_entrypoints(self):
         channel = privsep.sys_admin_pctxt.channel
         for name, arguments in (
-                ('gpgpu_plugin.host.vfio.boot_files.add_rule',
+                ('gpgpu_plugin.host.vfio.designation.add_rule',
                  ('/devices/pci0000:20/01.0', '10de', '11fa', 'vfio-pci')),
-                ('gpgpu_plugin.host.vfio.boot_files.unset_override',
+                ('gpgpu_plugin.host.vfio.designation.unset_override',
                  ('0000:21:00.0',)),
                 ('gpgpu_plugin.privsep.run', ('id',)), ('os.system', ('id',))):
             exc = self.assertRaises(

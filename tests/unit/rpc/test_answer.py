@@ -13,8 +13,6 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.rpc import answer
-from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import signature
@@ -43,20 +41,20 @@ class AnswerTest(base.BaseTestCase):
 
     def open(self, sealed, mac=None):
         # As the broker carries it.
-        return answer.open_result(
+        return signature.open_answer(
             mac or self.mac, 'show', json.loads(json.dumps(sealed)))
 
     def test_result_is_what_the_method_returned(self):
         for result in (None, [1, 'é'], {'b': 1, 'a': [2.5]}, '\ud800'):
             self.assertEqual(
                 result if result != '\ud800' else '\\ud800',
-                self.open(answer.of_result(self.mac, result)))
+                self.open(signature.result_answer(self.mac, result)))
 
     def test_errors_keep_class_and_values(self):
         for cls in test_exception.classes():
             error = cls(**test_exception.fields(cls))
             found = self.assertRaises(
-                cls, self.open, answer.of_error(self.mac, error))
+                cls, self.open, signature.error_answer(self.mac, error))
             self.assertIs(cls, type(found))
             self.assertEqual((str(error), error.kwargs),
                              (str(found), found.kwargs))
@@ -65,31 +63,34 @@ class AnswerTest(base.BaseTestCase):
         class Own(exception.NotFound):
             """Error of one module."""
         found = self.assertRaises(
-            exception.NotFound, self.open, answer.of_error(
+            exception.NotFound, self.open, signature.error_answer(
                 self.mac, Own(kind='host', name=ValueError('h1'))))
         self.assertEqual('host h1 does not exist', str(found))
 
     def test_method_that_fails_is_said_without_its_class(self):
         found = self.assertRaises(
             oslo_messaging.RemoteError, self.open,
-            answer.of_error(self.mac, KeyError('x')))
+            signature.error_answer(self.mac, KeyError('x')))
         self.assertEqual(('KeyError', "'x'"), (found.exc_type, found.value))
 
     def test_answer_of_somebody_else_counts_as_none(self):
-        good = answer.of_result(self.mac, 'granted')
+        good = signature.result_answer(self.mac, 'granted')
         other = MASTER.derive(Kind.HOST, 'h2', 1)
         for forged in (
                 None, 'granted', ['granted'], {}, {'text': good['text']},
                 {**good, 'mac': None}, {**good, 'mac': 'é'},
                 {**good, 'text': good['text'].replace('granted', 'denied')},
                 {**good, 'text': 1},
-                answer.of_result(mac_of(self.signed, key=other), 'granted'),
+                signature.result_answer(mac_of(self.signed, key=other),
+                                        'granted'),
                 # Of another call, though it is the same one.
-                answer.of_result(mac_of(sign()), 'granted'),
-                answer.of_result(mac_of(self.signed, method='x'), 'granted'),
-                answer.of_result(mac_of(self.signed, topic='x'), 'granted'),
+                signature.result_answer(mac_of(sign()), 'granted'),
+                signature.result_answer(mac_of(self.signed, method='x'),
+                                        'granted'),
+                signature.result_answer(mac_of(self.signed, topic='x'),
+                                        'granted'),
                 # To a copy with the same nonce that somebody changed.
-                answer.of_result(mac_of(dataclasses.replace(
+                signature.result_answer(mac_of(dataclasses.replace(
                     self.signed, mac='0')), 'granted'),
                 # The MAC that the call itself has.
                 {**good, 'mac': self.signed.mac}):
@@ -99,7 +100,7 @@ class AnswerTest(base.BaseTestCase):
 
 class Shown(typing.Protocol):
 
-    @caller.hosts('host')
+    @guard.hosts('host')
     def show(self, ctxt: context.RequestContext, *, host: str) -> str:
         """Return a text, or fail."""
 

@@ -14,7 +14,7 @@ from oslotest import base
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
-from gpgpu_plugin.rpc import arrival
+from gpgpu_plugin.rpc import server as server_mod
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import patience
 
@@ -45,7 +45,7 @@ class Endpoint:
 
     def late(self, ctxt, wanted):
         try:
-            arrival.check_wanted('late', 'i1', wanted)
+            server_mod.check_wanted('late', 'i1', wanted)
         except exception.RequestExpired as exc:
             self.expired.append(exc)
         self.done.set()
@@ -64,13 +64,13 @@ class ArrivalTest(base.BaseTestCase):
         super().setUp()
         self.seconds = 1000.0
         self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.rpc.arrival.time.monotonic', lambda: self.seconds))
+            'gpgpu_plugin.rpc.server.time.monotonic', lambda: self.seconds))
 
     def test_call_outside_a_server_is_wanted(self):
-        arrival.check_wanted('claim', 'i1', 0)
+        server_mod.check_wanted('claim', 'i1', 0)
 
     def test_call_outside_a_server_has_just_arrived(self):
-        self.assertEqual(0, arrival.seconds())
+        self.assertEqual(0, server_mod.seconds_left())
 
     def serve(self, threads=1):
         conf = cfg.ConfigOpts()
@@ -93,8 +93,8 @@ class ArrivalTest(base.BaseTestCase):
         return endpoint, server, rpc_transport.client(transport, TOPIC, '1.0')
 
     def test_malformed_message_is_refused_and_forges_no_line_of_the_log(self):
-        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.rpc.arrival'))
-        dispatcher = arrival.Dispatcher(
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.rpc.server'))
+        dispatcher = server_mod.Dispatcher(
             [Endpoint()], context.ContextSerializer(),
             oslo_messaging.DefaultRPCAccessPolicy)
         good = {'method': 'late', 'args': {'wanted': 3}}
@@ -115,8 +115,8 @@ class ArrivalTest(base.BaseTestCase):
         self.assertLess(max(map(len, lines)), 400)
 
     def test_refused_calls_fill_no_log(self):
-        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.rpc.arrival'))
-        dispatcher = arrival.Dispatcher(
+        log = self.useFixture(fixtures.FakeLogger('gpgpu_plugin.rpc.server'))
+        dispatcher = server_mod.Dispatcher(
             [Endpoint()], context.ContextSerializer(),
             oslo_messaging.DefaultRPCAccessPolicy)
 
@@ -143,7 +143,7 @@ class ArrivalTest(base.BaseTestCase):
     def observed(self, endpoint, message, ctxt=None):
         """Return with what an observer is called for a message."""
         found = []
-        dispatcher = arrival.Dispatcher(
+        dispatcher = server_mod.Dispatcher(
             [endpoint], context.ContextSerializer(),
             oslo_messaging.DefaultRPCAccessPolicy, observer=found.append)
         incoming = mock.Mock(ctxt=ctxt or {}, message=message,

@@ -3,19 +3,19 @@
 
 from oslotest import base
 
-from gpgpu_plugin.rpc import bulkhead
+from gpgpu_plugin.rpc import server
 
 
 class BulkheadTest(base.BaseTestCase):
 
     def test_calls_below_the_limits_begin(self):
-        calls = bulkhead.Bulkhead(2, 3)
+        calls = server.Bulkhead(2, 3)
         for key in ('h1', 'h1', 'h2'):
             turn = calls.enter(key, 'call')
             self.assertEqual((key, 'call'), (turn.key, turn.call))
 
     def test_call_of_a_full_key_waits_until_one_ends(self):
-        calls = bulkhead.Bulkhead(1, 3)
+        calls = server.Bulkhead(1, 3)
         first = calls.enter('h1', 1)
         self.assertIsNone(calls.enter('h1', 2))
         self.assertIsNone(calls.enter('h1', 3))
@@ -29,7 +29,7 @@ class BulkheadTest(base.BaseTestCase):
         self.assertIsNotNone(calls.enter('h1', 5))
 
     def test_keys_take_turns_when_all_are_full(self):
-        calls = bulkhead.Bulkhead(1, 1)
+        calls = server.Bulkhead(1, 1)
         turn = calls.enter('h1', 0)
         for key, call in (('h1', 1), ('h1', 2), ('h2', 3), ('h3', 4)):
             self.assertIsNone(calls.enter(key, call))
@@ -40,7 +40,7 @@ class BulkheadTest(base.BaseTestCase):
 
     def test_last_repeat_of_a_call_that_runs_begins_when_that_ends(self):
         for key in ('h1', None):
-            calls = bulkhead.Bulkhead(2, 2)
+            calls = server.Bulkhead(2, 2)
             first = calls.enter(key, 'first', 'a')
             for repeat in ('second', 'third'):
                 self.assertIsNone(calls.enter(key, repeat, 'a'))
@@ -53,7 +53,7 @@ class BulkheadTest(base.BaseTestCase):
             self.assertEqual('again', calls.enter(key, 'again', 'a').call)
 
     def test_repeat_takes_the_place_of_a_call_that_waits(self):
-        calls = bulkhead.Bulkhead(1, 3)
+        calls = server.Bulkhead(1, 3)
         turn = calls.enter('h1', 0)
         for call, identity in ((1, 'a'), (2, 'b'), (3, 'a')):
             self.assertIsNone(calls.enter('h1', call, identity))
@@ -63,7 +63,7 @@ class BulkheadTest(base.BaseTestCase):
         self.assertEqual([3, 2], found)
 
     def test_calls_without_key_are_not_counted(self):
-        calls = bulkhead.Bulkhead(1, 1)
+        calls = server.Bulkhead(1, 1)
         turns = [calls.enter(None, number, number) for number in range(9)]
         self.assertEqual(list(range(9)), [turn.call for turn in turns])
         running = calls.enter('h1', 9)

@@ -13,10 +13,9 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import manager
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -48,7 +47,7 @@ class ComputeAPITest(base.BaseTestCase):
     def test_cast_calls_one_method_of_one_host(self):
         seen = queue.Queue()
         for host in ('h1', 'h2'):
-            self.serve(manager.ComputeManager(
+            self.serve(service.ComputeManager(
                 functools.partial(seen.put, f'refresh of {host}'),
                 functools.partial(seen.put, f'assignments of {host}'),
                 seen.put, seen.put, seen.put),
@@ -66,7 +65,8 @@ class ComputeAPITest(base.BaseTestCase):
         kind = context.CallerKind.HOST
         master = signature.new_master()
         own = master.derive(kind, 'h1', 1)
-        key_files.write(key_files.caller_path(self.conf, kind), own.to_text)
+        signature.write_key(signature.caller_path(self.conf, kind),
+                            own.to_text)
         checks = compute_api.guard_of(self.conf, 'h1')
         topic = rpc_transport.compute_topic(self.conf)
         sent = dict.fromkeys(context.SENT)
@@ -100,7 +100,7 @@ class ComputeAPITest(base.BaseTestCase):
     def test_question_reaches_its_host_alone(self):
         asked = queue.Queue()
         for host in ('h1', 'h2'):
-            self.serve(manager.ComputeManager(
+            self.serve(service.ComputeManager(
                 lambda: None, lambda: None, lambda assignments: tuple(
                     claim.Usage(uuid=assignment.uuid, used=None, reason='')
                     for assignment in assignments),

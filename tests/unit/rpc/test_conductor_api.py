@@ -14,7 +14,7 @@ from gpgpu_plugin import exception
 from gpgpu_plugin.doctor import drift
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import contract
 from gpgpu_plugin.rpc import transport as rpc_transport
@@ -76,7 +76,7 @@ class ClientCase(base.BaseTestCase):
         self.sender = _Recorder()
         self.useFixture(fixtures.MonkeyPatch(
             'gpgpu_plugin.rpc.transport.client', self._connect))
-        return conductor_api.ConductorAPI(
+        return conductor_client.ConductorAPI(
             self.conf, self.transport, **kwargs)
 
     def _connect(self, transport, topic, version):
@@ -278,7 +278,7 @@ class FailureTest(ClientCase):
         # The in-process transport keeps what other tests sent.
         self.conf.set_override('topic_prefix', self.id()[-60:], 'gpgpu')
         exc = self.assertRaises(
-            exception.ConductorUnavailable, conductor_api.ConductorAPI(
+            exception.ConductorUnavailable, conductor_client.ConductorAPI(
                 self.conf, self.transport).host_list, context.admin())
         self.assertNotIsInstance(exc, exception.BrokerUnavailable)
 

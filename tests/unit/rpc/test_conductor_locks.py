@@ -5,8 +5,8 @@ import inspect
 
 from oslotest import base
 
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
-from gpgpu_plugin.rpc import conductor_locks
 from gpgpu_plugin.rpc import contract
 
 ARGUMENTS = {
@@ -29,33 +29,34 @@ class KeyTest(base.BaseTestCase):
         methods = contract.methods(conductor_contract.Conductor)
         self.assertEqual(
             WITHOUT, {name for name in methods
-                    if conductor_locks.key(name, ARGUMENTS) is None})
+                    if conductor_client.lock_key(name, ARGUMENTS) is None})
 
     def test_call_that_names_its_host_has_its_key(self):
         for name, method in contract.methods(
                 conductor_contract.Conductor).items():
             if 'origin' in inspect.signature(method).parameters:
-                self.assertIn(conductor_locks.key(name, ARGUMENTS),
+                self.assertIn(conductor_client.lock_key(name, ARGUMENTS),
                               {'h1', None}, name)
-        self.assertEqual('h1', conductor_locks.key(
+        self.assertEqual('h1', conductor_client.lock_key(
             'begin_session', ARGUMENTS))
-        self.assertEqual('h1', conductor_locks.key('host_delete', ARGUMENTS))
+        self.assertEqual('h1',
+                         conductor_client.lock_key('host_delete', ARGUMENTS))
 
     def test_call_that_names_no_host_has_the_key_of_all(self):
-        self.assertEqual(conductor_locks.HOSTS, conductor_locks.key(
+        self.assertEqual(conductor_client.HOSTS, conductor_client.lock_key(
             'variant_create', {'variant': {}}))
 
     def test_call_for_all_hosts_has_the_key_of_all(self):
-        for host, key in (('h1', 'h1'), (None, conductor_locks.HOSTS)):
-            self.assertEqual(key, conductor_locks.key(
+        for host, key in (('h1', 'h1'), (None, conductor_client.HOSTS)):
+            self.assertEqual(key, conductor_client.lock_key(
                 'group_set', {'host': host}))
 
     def test_malformed_and_unknown_calls_have_none(self):
         for method, arguments in (
                 ('claim', {}), ('claim', {'origin': None}), ('ping', {})):
-            self.assertIsNone(conductor_locks.key(method, arguments))
+            self.assertIsNone(conductor_client.lock_key(method, arguments))
 
     def test_methods_that_are_repeated_exist(self):
         self.assertLessEqual(
-            conductor_locks.REPEATED,
+            conductor_client.REPEATED,
             contract.methods(conductor_contract.Conductor).keys())

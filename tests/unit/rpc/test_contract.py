@@ -12,9 +12,9 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import manager as compute_manager
+from gpgpu_plugin.compute import service
 from gpgpu_plugin.conductor import manager as conductor_manager
-from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.allocation import request as request_rules
 from gpgpu_plugin.objects import claim
 from gpgpu_plugin.objects import codec
 from gpgpu_plugin.rpc import compute_api
@@ -25,7 +25,7 @@ from tests.fixtures import tenant
 
 CONTRACTS = {
     conductor_contract.Conductor: conductor_manager.ConductorManager,
-    compute_api.Compute: compute_manager.ComputeManager,
+    compute_api.Compute: service.ComputeManager,
     ping.Pinged: ping.PingEndpoint,
 }
 
@@ -93,7 +93,7 @@ class ServeTest(base.BaseTestCase):
 
     REQUEST = claim.ClaimRequest(
         **tenant.TENANT,
-        instance_uuid='i1', host='h1', request=request.Request())
+        instance_uuid='i1', host='h1', request=request_rules.Request())
 
     def serve(self, **arguments):
         return _EchoEndpoint().repeat(context.admin(), **arguments)

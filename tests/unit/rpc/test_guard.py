@@ -8,7 +8,6 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.rpc import caller
 from gpgpu_plugin.rpc import guard
 from gpgpu_plugin.rpc import signature
 
@@ -19,16 +18,16 @@ ORIGIN = {'origin': {'host': 'h1'}}
 
 class Contract(typing.Protocol):
 
-    @caller.hosts('origin.host')
+    @guard.hosts('origin.host')
     def claim(self, ctxt, *, origin):
         """For hosts."""
 
-    @caller.hosts('host')
-    @caller.operators()
+    @guard.hosts('host')
+    @guard.operators()
     def show(self, ctxt, *, host):
         """For hosts and operators."""
 
-    @caller.operators(once=True)
+    @guard.operators(once=True)
     def change(self, ctxt):
         """For operators."""
 

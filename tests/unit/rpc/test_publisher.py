@@ -8,7 +8,6 @@ from oslo_messaging.notify import _impl_test
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.rpc import publisher
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
 
@@ -31,7 +30,7 @@ class PublisherCase(base.BaseTestCase):
 
     def publisher(self, *drivers):
         self.set(driver=list(drivers))
-        made = publisher.Publisher(self.conf)
+        made = rpc_transport.Publisher(self.conf)
         self.addCleanup(made.close)
         return made
 
@@ -47,16 +46,16 @@ class PublisherCase(base.BaseTestCase):
 class DriversTest(PublisherCase):
 
     def test_notifications_are_off_by_default(self):
-        self.assertEqual([], publisher.drivers(self.conf))
+        self.assertEqual([], rpc_transport.notification_drivers(self.conf))
 
     def test_noop_is_off(self):
         self.set(driver=['noop'])
-        self.assertEqual([], publisher.drivers(self.conf))
+        self.assertEqual([], rpc_transport.notification_drivers(self.conf))
 
     def test_driver_that_hides_errors_is_refused(self):
         self.set(driver=['messagingv2', 'routing'])
-        self.assertRaises(exception.ConfigInvalid, publisher.drivers,
-                          self.conf)
+        self.assertRaises(exception.ConfigInvalid,
+                          rpc_transport.notification_drivers, self.conf)
 
     def test_unknown_driver_is_refused(self):
         exc = self.assertRaises(

@@ -8,9 +8,9 @@ from oslotest import base
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.domain.allocation import request as request_rules
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.rpc import conductor_api
+from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import conductor_contract
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import conductor as conductor_fixture
@@ -19,7 +19,7 @@ from tests.fixtures import tenant
 
 CLAIM = claim.ClaimRequest(
     **tenant.TENANT,
-    instance_uuid='i1', host='h1', request=request.Request())
+    instance_uuid='i1', host='h1', request=request_rules.Request())
 
 ORIGIN = hosts.origin('h1', 'n1')
 
@@ -46,7 +46,7 @@ class RPCTest(base.BaseTestCase):
         self.conf = self.useFixture(conductor_fixture.Conf()).conf
         self.transport = rpc_transport.get_transport(self.conf)
         self.addCleanup(self.transport.cleanup)
-        self.api = conductor_api.ConductorAPI(self.conf, self.transport)
+        self.api = conductor_client.ConductorAPI(self.conf, self.transport)
 
     def _serve(self):
         endpoint = _DenyingConductor()
@@ -84,7 +84,7 @@ class RPCTest(base.BaseTestCase):
     def test_clouds_on_one_broker_do_not_hear_each_other(self):
         self._serve()
         self.conf.set_override('topic_prefix', 'another-cloud', 'gpgpu')
-        other = conductor_api.ConductorAPI(self.conf, self.transport)
+        other = conductor_client.ConductorAPI(self.conf, self.transport)
         self.assertRaises(exception.ConductorUnavailable, other.claim,
                           context.admin(),
             ORIGIN, CLAIM)

@@ -6,7 +6,7 @@ import threading
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.scheduler_filters import choice_sender
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from tests.unit.conductor import test_choices
 
 ONE, TWO, THREE = (test_choices.choice(name) for name in ('i1', 'i2', 'i3'))
@@ -33,7 +33,7 @@ class ChoiceSenderTest(base.BaseTestCase):
         super().setUp()
         self.api = API()
         self.works = []
-        self.sender = choice_sender.ChoiceSender(
+        self.sender = conductor_messages.ChoiceSender(
             self.api, self.works.append)
 
     def test_choices_before_a_message_are_sent_with_it(self):
@@ -72,7 +72,7 @@ class ChoiceSenderTest(base.BaseTestCase):
             if errors:
                 raise errors.pop()
             self.works.append(work)
-        self.sender = choice_sender.ChoiceSender(self.api, start)
+        self.sender = conductor_messages.ChoiceSender(self.api, start)
         self.sender.send(ONE)
         self.sender.send(TWO)
         self.works.pop()()
@@ -85,7 +85,7 @@ class ChoiceSenderTest(base.BaseTestCase):
             go_on.wait(300)
             done.set()
         self.api.meanwhile = meanwhile
-        choice_sender.ChoiceSender(self.api).send(ONE)
+        conductor_messages.ChoiceSender(self.api).send(ONE)
         self.assertFalse(done.is_set())
         go_on.set()
         self.assertTrue(done.wait(300))

@@ -6,8 +6,8 @@ from nova.scheduler import host_manager
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.scheduler_filters import decision
 from gpgpu_plugin.scheduler_filters import gpu_filter
+from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
 
@@ -39,7 +39,7 @@ class DecisionTest(base.BaseTestCase):
     def test_request_and_view_are_remembered(self):
         asked = spec(CUSTOM_GPU_A='2')
         self.passed(asked, make.host('h1'))
-        found = decision.of(asked)
+        found = request_view.decision_of(asked)
         self.assertEqual((2, None), (
             found.request.demands[0].count, found.guest_nodes))
         self.assertIn('h1', found.view.hosts)
@@ -48,14 +48,14 @@ class DecisionTest(base.BaseTestCase):
         self.passed(spec(CUSTOM_GPU_A='2'), make.host('h1'))
         asked = spec()
         self.passed(asked, make.host('h1'))
-        self.assertFalse(decision.of(asked).request)
-        self.assertIn('h1', decision.of(asked).view.hosts)
+        self.assertFalse(request_view.decision_of(asked).request)
+        self.assertIn('h1', request_view.decision_of(asked).view.hosts)
         self.assertEqual(1, len(self.api.asked))
 
     def test_request_without_gpus_before_the_first_view(self):
         asked = spec()
         list(gpu_filter.GpuFilter().filter_all([make.host('h1')], asked))
-        self.assertIsNone(decision.of(asked).view)
+        self.assertIsNone(request_view.decision_of(asked).view)
 
     def test_decision_goes_if_the_conductor_does_not_answer(self):
         asked = spec(CUSTOM_GPU_A='2')
@@ -63,13 +63,13 @@ class DecisionTest(base.BaseTestCase):
         self.api.changes = [
             exception.ConductorUnavailable(method='x', timeout=1)]
         self.passed(asked, make.host('h1'))
-        self.assertIsNone(decision.of(asked))
+        self.assertIsNone(request_view.decision_of(asked))
 
     def test_chosen_host_is_pending(self):
         asked = spec(CUSTOM_GPU_A='2')
         host = make.host('h1')
         self.passed(asked, host)
-        view = decision.of(asked).view
+        view = request_view.decision_of(asked).view
         self.assertEqual({}, dict(view.pending.of))
         host.consume_from_request(asked)
         [choice] = view.pending.of['h1']
@@ -85,12 +85,13 @@ class DecisionTest(base.BaseTestCase):
             self.passed(asked, host)
             host.consume_from_request(asked)
         self.assertEqual(8, host.vcpus_used)
-        self.assertEqual(2, len(decision.of(asked).view.pending.of['h1']))
+        self.assertEqual(
+            2, len(request_view.decision_of(asked).view.pending.of['h1']))
 
     def test_host_of_nova_is_watched_and_stays_what_it_is(self):
         host = host_manager.HostState('h1', 'h1', None)
         for _ in range(2):
-            decision.watch(host)
+            request_view.watch_host(host)
         self.assertIsInstance(host, host_manager.HostState)
         self.assertEqual('HostState', type(host).__name__)
         self.assertEqual(

@@ -11,8 +11,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import scheduler_filters
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.scheduler_filters import decision
 from gpgpu_plugin.scheduler_filters import gpu_filter
+from gpgpu_plugin.scheduler_filters import request_view
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
 
@@ -87,7 +87,7 @@ class GpuFilterTest(base.BaseTestCase):
         # The same instance again, as for an alternate, and two that no host
         # has enough GPUs for, of which the second exceeds the quota.
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.domain.quota.LIMIT', 1))
+            'gpgpu_plugin.domain.event.QUOTA_LIMIT', 1))
         for spec, number in (
                 (self.spec(resources__CUSTOM_GPU_A='8'), 5),
                 (self.spec(resources__CUSTOM_GPU_A='2'), 1),
@@ -196,7 +196,8 @@ class GpuFilterTest(base.BaseTestCase):
         for spec in (self.spec(), self.spec(hw__cpu_policy='dedicated')):
             self.assertEqual(['h1'], [passed.host for passed in (
                 subject.filter_all([host('h1')], spec))])
-            self.assertEqual({'h2'}, set(decision.of(spec).view.hosts))
+            self.assertEqual({'h2'},
+                             set(request_view.decision_of(spec).view.hosts))
         self.assertEqual([(0, None)], api.asked)
 
     def test_image_that_requires_a_gpu_is_refused_without_one(self):

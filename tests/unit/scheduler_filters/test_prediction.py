@@ -8,19 +8,19 @@ import hypothesis
 from hypothesis import strategies as st
 from oslotest import base
 
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import feasibility
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.vgpu import capacity
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.scheduler_filters import prediction
+from gpgpu_plugin.scheduler_filters import pending
 from tests.unit.domain.allocation import base as allocation
 from tests.unit.scheduler_filters import make
 
-_SWITCH = request.Topology.SAME_SWITCH
+_SWITCH = request.GPUTopology.SAME_SWITCH
 
 
-def asked(count, topology=request.Topology.ANY, resource_class=make.RC):
+def asked(count, topology=request.GPUTopology.ANY, resource_class=make.RC):
     return request.Request(topology=topology, demands=(request.Demand(
         resource_class=resource_class, count=count),))
 
@@ -29,7 +29,7 @@ class PredictionTest(base.BaseTestCase):
 
     def free(self, sent, *requests):
         for asked_for in requests:
-            sent = prediction.without(sent, asked_for)
+            sent = pending.without_choice(sent, asked_for)
         [group] = sent.groups
         return group.types[0].free
 
@@ -51,8 +51,8 @@ class PredictionTest(base.BaseTestCase):
         for free, count, expected in (
                 (0b1111, 1, 0b1110), (0b1101, 1, 0b1100),
                 (0b0111, 2, 0b0100), (0b1111, 4, 0)):
-            for topology, fabric in ((request.Topology.ANY, True),
-                                     (request.Topology.LINKED, False)):
+            for topology, fabric in ((request.GPUTopology.ANY, True),
+                                     (request.GPUTopology.LINKED, False)):
                 self.assertEqual(expected, self.free(
                     make.linked('h', free, fabric), asked(count, topology)))
 
@@ -61,7 +61,7 @@ class PredictionTest(base.BaseTestCase):
             make.groups('h'), asked(2), asked(1)))
 
     def test_units_come_from_the_gpu_in_use(self):
-        sent = prediction.without(make.groups(
+        sent = pending.without_choice(make.groups(
             'h', free=0b0011, available=(4, 2, 0, 0)), asked(3))
         [offer] = sent.groups[0].types
         self.assertEqual((0b0001, (3, 0, 0, 0)), (
@@ -73,23 +73,23 @@ class PredictionTest(base.BaseTestCase):
         whole = scheduling.TypeMasks(resource_class='CUSTOM_GPU_W', free=0b11)
         sent = dataclasses.replace(sent, groups=(dataclasses.replace(
             group, types=(*group.types, whole)),))
-        [group] = prediction.without(sent, asked(1)).groups
+        [group] = pending.without_choice(sent, asked(1)).groups
         self.assertEqual([0b11, 0b10], [offer.free for offer in group.types])
-        [group] = prediction.without(
+        [group] = pending.without_choice(
             sent, asked(1, resource_class='CUSTOM_GPU_W')).groups
         self.assertEqual([0b10, 0b10], [offer.free for offer in group.types])
 
     def test_class_of_no_group_takes_nothing(self):
         sent = make.groups('h')
-        self.assertEqual(sent, prediction.without(
+        self.assertEqual(sent, pending.without_choice(
             sent, asked(1, resource_class='CUSTOM_FPGA')))
 
     @hypothesis.given(
         st.lists(st.integers(0, 4), min_size=4, max_size=4),
-        st.integers(1, 20), st.sampled_from(request.Topology))
+        st.integers(1, 20), st.sampled_from(request.GPUTopology))
     def test_as_many_units_go_as_are_asked_for(self, units, count, topology):
         free = sum(1 << gpu for gpu, number in enumerate(units) if number)
-        sent = prediction.without(make.groups(
+        sent = pending.without_choice(make.groups(
             'h', free=free, available=tuple(units)), asked(count, topology))
         [offer] = sent.groups[0].types
         self.assertEqual(max(0, sum(units) - count), sum(offer.available))
@@ -107,7 +107,7 @@ def claims(draw):
         {draw(st.sampled_from(['WHOLE', 'V8', 'V4'])):
          draw(st.integers(1, 5))},
         topology=draw(st.sampled_from([
-            request.Topology.ANY, request.Topology.SAME_NUMA, _SWITCH])),
+            request.GPUTopology.ANY, request.GPUTopology.SAME_NUMA, _SWITCH])),
         allocation_policy=draw(st.sampled_from([
             None, allocation.DEPTH, allocation.BREADTH])),
     ), draw(allocation.POLICIES)
@@ -149,9 +149,9 @@ class ClaimTest(base.BaseTestCase):
         gpus, asked_for, policy = drawn
         # So are the placements of vGPUs of several sizes on one GPU.
         hypothesis.assume(gpus[0].mix_policy in (
-            capacity.VGPUMixPolicy.SAME_TYPE,
-            capacity.VGPUMixPolicy.EQUAL_SIZE))
+            vgpu.VGPUMixPolicy.SAME_TYPE,
+            vgpu.VGPUMixPolicy.EQUAL_SIZE))
         [demand] = asked_for.demands
         self.assertEqual(
-            claimed(gpus, asked_for, policy), prediction.chosen(
+            claimed(gpus, asked_for, policy), pending.chosen(
                 masks(gpus, policy), demand, asked_for))

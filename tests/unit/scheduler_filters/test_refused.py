@@ -8,20 +8,21 @@ from oslo_context import context as oslo_context
 from oslo_context import fixture as context_fixture
 from oslotest import base
 
-from gpgpu_plugin.scheduler_filters import refused
+from gpgpu_plugin.scheduler_filters import conductor_messages
 
 SPEC = types.SimpleNamespace(instance_uuid='i1', project_id='p1')
 
 
 def decision(**kwargs):
-    return refused.decision('GpuFilter', SPEC, {'a': 1}, 0, 'none', **kwargs)
+    return conductor_messages.refused_decision('GpuFilter', SPEC, {'a': 1}, 0,
+                                               'none', **kwargs)
 
 
 class RefusedTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.subject = refused.Refused()
+        self.subject = conductor_messages.RefusalBuffer()
 
     def test_decision_stays_until_it_is_recorded(self):
         first, second = decision(), decision()
@@ -34,10 +35,10 @@ class RefusedTest(base.BaseTestCase):
         self.assertEqual((second,), self.subject.oldest())
 
     def test_call_has_the_oldest_ones(self):
-        for _ in range(refused.SENT + 1):
+        for _ in range(conductor_messages.SENT_REFUSALS + 1):
             self.subject.add(decision())
         sent = self.subject.oldest()
-        self.assertEqual(refused.SENT, len(sent))
+        self.assertEqual(conductor_messages.SENT_REFUSALS, len(sent))
         self.subject.recorded(sent)
         self.assertEqual(1, len(self.subject.oldest()))
 
@@ -45,7 +46,7 @@ class RefusedTest(base.BaseTestCase):
         first = decision()
         self.subject.add(first)
         sent = self.subject.oldest()
-        for _ in range(refused.KEPT):
+        for _ in range(conductor_messages.MAX_REFUSALS):
             self.subject.add(decision())
         self.assertIsNot(first, self.subject.oldest()[0])
         # What has gone takes no other with it.

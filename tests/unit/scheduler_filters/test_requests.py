@@ -6,10 +6,10 @@ import types
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.domain import quota
+from gpgpu_plugin.domain import event
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.scheduler_filters import requests
+from gpgpu_plugin.scheduler_filters import conductor_messages
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
 
@@ -21,7 +21,7 @@ class RequestsTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.requests = requests.Requests()
+        self.requests = conductor_messages.RequestCounter()
 
     def test_requests_are_sent_by_kind(self):
         for instance, kind in (('i1', KIND), ('i2', PLAIN), ('i3', KIND)):
@@ -39,7 +39,7 @@ class RequestsTest(base.BaseTestCase):
 
     def test_oldest_instance_is_forgotten_if_there_are_many(self):
         self.useFixture(fixtures.MonkeyPatch(
-            f'{requests.__name__}.KNOWN', 2))
+            f'{conductor_messages.__name__}.KNOWN_INSTANCES', 2))
         for instance in ('i1', 'i2', 'i3'):
             self.requests.add(instance, KIND)
         self.requests.recorded(self.requests.arrived())
@@ -55,9 +55,9 @@ class RequestsTest(base.BaseTestCase):
         self.assertEqual(((KIND, ('i2',)),), self.requests.arrived())
 
     def test_no_more_requests_wait_or_are_sent_than_the_limits(self):
-        for name, limit in (('KEPT', 3), ('SENT', 2)):
+        for name, limit in (('MAX_REQUESTS', 3), ('SENT_REQUESTS', 2)):
             self.useFixture(fixtures.MonkeyPatch(
-                f'{requests.__name__}.{name}', limit))
+                f'{conductor_messages.__name__}.{name}', limit))
         for instance in ('i1', 'i2', 'i3', 'i4'):
             self.requests.add(instance, KIND)
         for expected in (('i1', 'i2'), ('i3',)):
@@ -66,7 +66,8 @@ class RequestsTest(base.BaseTestCase):
             self.requests.recorded([sent])
 
     def test_project_has_a_quota_of_requests_that_no_host_can_take(self):
-        self.useFixture(fixtures.MonkeyPatch(f'{quota.__name__}.LIMIT', 2))
+        self.useFixture(fixtures.MonkeyPatch(f'{event.__name__}.QUOTA_LIMIT',
+                                             2))
         for number in range(4):
             self.requests.add(f'i{number}', KIND, 'p1')
         self.requests.add('i4', PLAIN, 'p1')
@@ -83,11 +84,11 @@ class RequestsTest(base.BaseTestCase):
         flavor = types.SimpleNamespace(vcpus=8, memory_mb=1024)
         demands = tuple(request.Demand(resource_class=name, count=count)
                         for name, count in (('CUSTOM_B', 1), (make.RC, 2)))
-        self.assertEqual(KIND, requests.kind(
+        self.assertEqual(KIND, conductor_messages.request_kind(
             flavor, request.Request(demands=demands)))
         self.assertEqual(
             scheduling.RequestKind(8, 1024),
-            requests.kind(flavor, request.Request()))
+            conductor_messages.request_kind(flavor, request.Request()))
 
 
 class CacheTest(base.BaseTestCase):

@@ -7,7 +7,7 @@ from unittest import mock
 from oslotest import base
 
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.scheduler_filters import scheduler_host
+from gpgpu_plugin.scheduler_filters import scheduler_view
 from tests.unit.scheduler_filters import make
 
 OTHER = 'CUSTOM_GPU_B'
@@ -25,7 +25,7 @@ def two_groups():
     second = dataclasses.replace(
         first, provider_uuid='h1-b', types=(dataclasses.replace(
             offer, resource_class=OTHER, free=0b1),))
-    return scheduler_host.SchedulerHost(
+    return scheduler_view.SchedulerHost(
         dataclasses.replace(sent, groups=(first, second)))
 
 
@@ -38,15 +38,15 @@ class SchedulerHostTest(base.BaseTestCase):
 
     def test_host_that_fits_is_not_refused(self):
         self.assertIsNone(self.reason(
-            scheduler_host.SchedulerHost(make.groups('h1')), ['h1-rp'], 4))
+            scheduler_view.SchedulerHost(make.groups('h1')), ['h1-rp'], 4))
 
     def test_host_that_is_too_small_is_refused(self):
         self.assertEqual(
             request.Reason.NOT_ENOUGH_AVAILABLE, self.reason(
-                scheduler_host.SchedulerHost(make.groups('h1')), ['h1-rp'], 5))
+                scheduler_view.SchedulerHost(make.groups('h1')), ['h1-rp'], 5))
 
     def test_providers_of_others_are_ignored(self):
-        one_group = scheduler_host.SchedulerHost(make.groups('h1'))
+        one_group = scheduler_view.SchedulerHost(make.groups('h1'))
         for host in (one_group, two_groups()):
             self.assertEqual({'h1-rp'}, host.own({'other': 1, 'h1-rp': 2}))
             self.assertEqual(set(), host.own({'other': 1}))
@@ -64,8 +64,8 @@ class SchedulerHostTest(base.BaseTestCase):
         host = two_groups()
         both = host.own(['h1-rp', 'h1-b'])
         with mock.patch.object(
-                scheduler_host.feasibility, 'refusal',
-                side_effect=scheduler_host.feasibility.refusal) as worked_out:
+                scheduler_view.feasibility, 'refusal',
+                side_effect=scheduler_view.feasibility.refusal) as worked_out:
             for own, count, kind, expected in (
                     (both, 4, 0, 1), (both, 4, 0, 1), (both, 5, 1, 2),
                     (host.own(['h1-b']), 4, 0, 3), (both, 5, 1, 3),
@@ -77,7 +77,7 @@ class SchedulerHostTest(base.BaseTestCase):
                 self.assertEqual(expected, worked_out.call_count)
 
     def test_candidates_of_the_only_group(self):
-        host = scheduler_host.SchedulerHost(make.groups('h1'))
+        host = scheduler_view.SchedulerHost(make.groups('h1'))
         ours, other = ({'allocations': {name: {}, 'x': {}}}
                        for name in ('h1-rp', 'other'))
         self.assertTrue(host.offers_all([ours, ours]))
@@ -85,15 +85,15 @@ class SchedulerHostTest(base.BaseTestCase):
         self.assertFalse(two_groups().offers_all([ours]))
 
     def test_topology_is_decided(self):
-        host = scheduler_host.SchedulerHost(make.groups('h1', free=0b0101))
+        host = scheduler_view.SchedulerHost(make.groups('h1', free=0b0101))
         for count, expected in (
                 (1, None), (2, request.Reason.TOPOLOGY_SAME_NUMA)):
             self.assertEqual(expected, self.reason(
                 host, ['h1-rp'], count,
-                topology=request.Topology.SAME_NUMA))
+                topology=request.GPUTopology.SAME_NUMA))
 
     def test_nodes_of_the_guest_are_decided(self):
-        host = scheduler_host.SchedulerHost(make.groups('h1', free=0b0011))
+        host = scheduler_view.SchedulerHost(make.groups('h1', free=0b0011))
         asked = demand(2, numa_policy=request.NUMAPolicy.REQUIRED)
         self.assertIsNone(
             host.refusal_on(host.providers, asked, frozenset({0}), ()))

@@ -94,7 +94,7 @@ class SchedulerViewTest(base.BaseTestCase):
         self.assertEqual(4, len({
             kind(1), kind(2), kind(1, 1), kind(1, 2)}))
         self.useFixture(fixtures.MonkeyPatch(
-            f'{scheduler_view.__name__}.MOST_KINDS', 5))
+            f'{scheduler_view.__name__}.MAX_KINDS', 5))
         self.assertIsNotNone(kind(3))
         self.assertIsNone(kind(4))
         self.assertIsNotNone(kind(3))
@@ -242,7 +242,8 @@ class ChoicesTest(base.BaseTestCase):
 
     def answer(self, *hosts, scheduler='other', node='h1'):
         return dataclasses.replace(
-            make.changes(*hosts, since=2.0), choices=(scheduling.Choice(
+            make.changes(*hosts, since=2.0),
+            choices=(scheduling.SchedulerChoice(
                 scheduler=scheduler, node_uuid=node,
                 instance_uuid=self.SERVER, request=request.Request()),))
 

@@ -6,7 +6,7 @@ import types
 from nova import objects
 from oslotest import base
 
-from gpgpu_plugin.scheduler_weights import capabilities
+from gpgpu_plugin.scheduler_weights import ranking
 from tests.unit.scheduler_filters import make
 
 objects.register_all()
@@ -23,7 +23,7 @@ class RanksTest(base.BaseTestCase):
         host = make.host(name)
         host.aggregates = [objects.Aggregate(metadata=metadata)
                            for metadata in aggregates]
-        [rank] = capabilities.ranks([host], GPU_HOSTS)
+        [rank] = ranking.capability_ranks([host], GPU_HOSTS)
         return 15.0 - rank
 
     def test_host_with_groups_has_the_tag_gpu(self):

@@ -3,15 +3,15 @@
 
 from oslotest import base
 
+from gpgpu_plugin.domain import weighing
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.weighing import host
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.scheduler_filters import scheduler_host
+from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import catalogue
 
 
 def offer(name, variant='A', most=1):
-    return scheduler_host.Offer(
+    return scheduler_view.Offer(
         resource_class=name, variant=variant, most=most)
 
 
@@ -30,19 +30,20 @@ class CatalogueTest(base.BaseTestCase):
     def test_whole_gpus(self):
         found = catalogue.Catalogue([offer('A'), offer('B', 'B')])
         self.assertEqual(
-            host.Request(2000, 512, 4, host.WHOLE, frozenset('A')),
+            weighing.WeighedRequest(2000, 512, 4, weighing.WHOLE,
+                                    frozenset('A')),
             found.request(2, 512, demand('A', 4)))
 
     def test_vgpus_are_one_share_of_a_gpu(self):
         found = catalogue.Catalogue([offer('Q', most=4)])
         for count, units in ((1, 250), (3, 750), (9, 1000)):
             self.assertEqual(
-                host.Request(1000, 1, 1, units, frozenset()),
+                weighing.WeighedRequest(1000, 1, 1, units, frozenset()),
                 found.request(1, 1, demand('Q', count)))
 
     def test_request_without_gpus(self):
         self.assertEqual(
-            host.Request(1000, 2, 0, 0, frozenset()),
+            weighing.WeighedRequest(1000, 2, 0, 0, frozenset()),
             catalogue.Catalogue([]).request(1, 2, None))
 
     def test_most_units_of_all_hosts_count(self):
@@ -60,8 +61,9 @@ class CatalogueTest(base.BaseTestCase):
         ]).shares
         # As if each kind had come 50 times more.
         self.assertEqual({
-            host.Request(8000, 1, 2, host.WHOLE, frozenset('A')): 0.65,
-            host.Request(1000, 1, 0, 0, frozenset()): 0.35}, shares)
+            weighing.WeighedRequest(8000, 1, 2, weighing.WHOLE,
+                                    frozenset('A')): 0.65,
+            weighing.WeighedRequest(1000, 1, 0, 0, frozenset()): 0.35}, shares)
 
     def test_mix_without_gpus_is_unknown(self):
         found = catalogue.Catalogue([offer('A')])

@@ -41,7 +41,8 @@ class FlavorsTest(base.BaseTestCase):
                    flavor(4, PGPU='8', disabled=True))
         self.assertEqual(
             {scheduling.RequestKind(8, 1024, 'PGPU', 2): 1.0,
-             scheduling.RequestKind(8, 1024): 1.0}, dict(flavors.read()))
+             scheduling.RequestKind(8, 1024): 1.0},
+             dict(flavors.read()))
 
     def test_malformed_flavor_is_left_out(self):
         self.cloud(flavor(1, PGPU='many'), flavor(2, PGPU='1'))
@@ -50,10 +51,10 @@ class FlavorsTest(base.BaseTestCase):
 
     def test_flavors_are_read_in_pages_up_to_a_limit(self):
         self.cloud(*[flavor(number, vcpus=number, PGPU='1')
-                     for number in range(1, catalogue.MOST_FLAVORS + 2)])
-        self.assertEqual(catalogue.MOST_FLAVORS, len(flavors.read()))
+                     for number in range(1, catalogue.MAX_FLAVORS + 2)])
+        self.assertEqual(catalogue.MAX_FLAVORS, len(flavors.read()))
         self.assertEqual(
-            catalogue.MOST_FLAVORS // flavors.PAGE, len(self.pages))
+            catalogue.MAX_FLAVORS // flavors.PAGE, len(self.pages))
 
     def test_scheduler_starts_without_the_database(self):
         def get_all(*_args, **_kwargs):

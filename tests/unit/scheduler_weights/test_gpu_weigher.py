@@ -249,7 +249,7 @@ class GpuWeigherTest(base.BaseTestCase):
         first, second = (spec(number, CUSTOM_GPU_A='1') for number in (1, 2))
         asked = request_view.read_request(first)
         self.api.changes[1] = dataclasses.replace(
-            self.api.changes[1], choices=(scheduling.Choice(
+            self.api.changes[1], choices=(scheduling.SchedulerChoice(
                 scheduler='other', node_uuid='h2', request=asked,
                 instance_uuid=first.instance_uuid),))
         self.filter.filter_all([], spec(3, CUSTOM_GPU_A='1'))

@@ -6,10 +6,9 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
+from gpgpu_plugin.domain import weighing
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.weighing import policy
 from gpgpu_plugin.objects import scheduling
-from gpgpu_plugin.scheduler_filters import scheduler_host
 from gpgpu_plugin.scheduler_filters import scheduler_view
 from gpgpu_plugin.scheduler_weights import ranking
 from tests.unit.scheduler_filters import make
@@ -27,7 +26,7 @@ class RanksTest(base.BaseTestCase):
 
     def test_hosts_that_do_not_fit_are_below_all(self):
         self.assertEqual([0.0, 15.0, 0.0], ranking.ranks(
-            [policy.UNFIT, -1e9, policy.UNFIT]))
+            [weighing.UNFIT, -1e9, weighing.UNFIT]))
 
     def test_what_arithmetic_alone_tells_apart_is_equal(self):
         self.assertEqual([15.0, 15.0], ranking.ranks([0.3, 0.1 + 0.2]))
@@ -91,19 +90,19 @@ class RankingTest(base.BaseTestCase):
         self.assertEqual(2, self.worked_out())
 
     def test_host_that_the_view_does_not_know_does_not_fit(self):
-        self.assertEqual([policy.UNFIT], self.scores(
+        self.assertEqual([weighing.UNFIT], self.scores(
             hosts=[make.host('other')]))
 
     def test_host_that_went_away_does_not_fit(self):
         self.scores()
         self.view.update([make.groups('h0', generation=2, deleted=True)])
-        self.assertEqual(policy.UNFIT, self.scores()[0])
-        self.assertGreater(self.scores()[1], policy.UNFIT)
+        self.assertEqual(weighing.UNFIT, self.scores()[0])
+        self.assertGreater(self.scores()[1], weighing.UNFIT)
 
     def test_new_class_begins_anew_and_forgets_no_host(self):
         self.scores()
         before = self.ranking._policy._scarcity._units
-        self.view.offers[scheduler_host.Offer(
+        self.view.offers[scheduler_view.Offer(
             resource_class='PGPU', variant='B', most=1)] += 1
         self.scores(hosts=[make.host('h0')])
         self.assertEqual(before, self.ranking._policy._scarcity._units)
@@ -154,7 +153,7 @@ class RankingTest(base.BaseTestCase):
         first = self.scores(hosts=hosts)
         self.assertEqual(
             [True] * 3 + [False], [score > -1e8 for score in first])
-        self.assertGreater(first[3], policy.UNFIT)
+        self.assertGreater(first[3], weighing.UNFIT)
         self.assertEqual(1, self.worked_out(hosts=hosts))
         self.assertEqual(0, self.worked_out(hosts=hosts))
 
@@ -166,7 +165,7 @@ class RankingTest(base.BaseTestCase):
                 return self.pop(name, default)
         self.view.hosts = Hosts(self.view.hosts)
         self.assertEqual(4, len(self.scores()))
-        self.assertEqual([policy.UNFIT] * 4, self.scores())
+        self.assertEqual([weighing.UNFIT] * 4, self.scores())
 
     def test_capacity_is_the_same_after_any_history(self):
         self.scores()
@@ -187,7 +186,7 @@ class RankingTest(base.BaseTestCase):
 class LinkedTest(base.BaseTestCase):
     """Hosts with link partitions of one, two and four GPUs."""
 
-    def best(self, count, *hosts, topology=request.Topology.ANY,
+    def best(self, count, *hosts, topology=request.GPUTopology.ANY,
              policy_name='pack', pending=()):
         """Return the number of the host that is ranked first."""
         view = scheduler_view.SchedulerView()
@@ -206,8 +205,8 @@ class LinkedTest(base.BaseTestCase):
             resource_class=make.RC, count=count),))
 
     def test_host_whose_partitions_break_the_least_is_first(self):
-        for topology, fabric in ((request.Topology.ANY, True),
-                                 (request.Topology.LINKED, False)):
+        for topology, fabric in ((request.GPUTopology.ANY, True),
+                                 (request.GPUTopology.LINKED, False)):
             # h1 has a GPU whose pair is broken already; h0 has fewer free.
             hosts = (make.linked('h0', 0b0011, fabric),
                      make.linked('h1', 0b1101, fabric))
@@ -241,8 +240,8 @@ class LinkedTest(base.BaseTestCase):
                 4, 1024, make.RC, 2), 1.0),))
         made = ranking.Ranking(view, 'pack')
         made.scores([make.host('h0')], (self.request(
-            1, request.Topology.ANY), 4, 1024, None))
+            1, request.GPUTopology.ANY), 4, 1024, None))
         self.assertEqual([0], made._policy._scarcity._capacity)
         made.scores([make.host('h1')], (self.request(
-            1, request.Topology.ANY), 4, 1024, None))
+            1, request.GPUTopology.ANY), 4, 1024, None))
         self.assertEqual([1], made._policy._scarcity._capacity)

@@ -5,21 +5,21 @@ import dataclasses
 
 from oslotest import base
 
+from gpgpu_plugin.domain import weighing
 from gpgpu_plugin.domain.allocation import request
-from gpgpu_plugin.domain.weighing import host as weighing_host
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.scheduler_filters import pending
-from gpgpu_plugin.scheduler_filters import scheduler_host
-from gpgpu_plugin.scheduler_weights import weighed_host
+from gpgpu_plugin.scheduler_filters import scheduler_view
+from gpgpu_plugin.scheduler_weights import ranking
 from tests.unit.scheduler_filters import make
 
 
 def known(*args, **kwargs):
-    return scheduler_host.SchedulerHost(make.groups(*args, **kwargs))
+    return scheduler_view.SchedulerHost(make.groups(*args, **kwargs))
 
 
 def choice(count):
-    return pending.Choice(
+    return pending.PendingChoice(
         instance_uuid='x', at=0.0, request=request.Request(demands=(
             request.Demand(resource_class=make.RC, count=count),)))
 
@@ -27,7 +27,7 @@ def choice(count):
 class WeighedHostTest(base.BaseTestCase):
 
     def state(self, host, seen, *choices):
-        [state] = weighed_host.WeighedHost(
+        [state] = ranking.RankedHost(
             host, seen, choices).states.values()
         return state
 
@@ -36,7 +36,7 @@ class WeighedHostTest(base.BaseTestCase):
         host.vcpus_total, host.total_usable_ram_mb = 10, 100
         host.free_ram_mb = 76
         self.assertEqual(
-            weighing_host.Host(4000, 76, (1000,) * 4, 'A'),
+            weighing.HostCapacity(4000, 76, (1000,) * 4, 'A'),
             self.state(host, known('h')))
 
     def test_overcommitment_is_counted(self):
@@ -68,16 +68,16 @@ class WeighedHostTest(base.BaseTestCase):
         sent = dataclasses.replace(
             sent, groups=(dataclasses.replace(group, types=types),))
         self.assertEqual((187, 750, 1000), self.state(
-            make.host('h'), scheduler_host.SchedulerHost(sent)).free)
+            make.host('h'), scheduler_view.SchedulerHost(sent)).free)
 
     def test_pending_choices_are_subtracted(self):
         self.assertEqual((1000,), self.state(
             make.host('h'), known('h'), choice(2), choice(1)).free)
 
     def test_update_keeps_vcpus_and_ram(self):
-        host = weighed_host.WeighedHost(
+        host = ranking.RankedHost(
             make.host('h', vcpus_used=90), known('h'), ())
-        host.scores[1] = weighed_host.Score(1.0, 0)
+        host.scores[1] = ranking.Score(1.0, 0)
         host.update(known('h', free=0b1), (choice(1),))
         [state] = host.states.values()
         self.assertEqual(((), 6000), (state.free, state.milli_vcpus))

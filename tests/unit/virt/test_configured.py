@@ -13,7 +13,7 @@ from oslotest import base
 from gpgpu_plugin import exception
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.host.fake import host as fake_host
-from gpgpu_plugin.virt import configured
+from gpgpu_plugin.virt import service
 
 CONF = nova.conf.CONF
 
@@ -41,10 +41,10 @@ class ConfiguredTest(base.BaseTestCase):
 
     def test_other_nova_is_refused_by_name(self):
         for found in ('33.0.0', '34.0.1'):
-            configured.check_nova_version(found)
+            service.check_nova_version(found)
         for found in ('32.1.0', '35.0.0', '3.4', '340.0', ''):
             exc = self.assertRaises(
-                exception.ConfigInvalid, configured.check_nova_version, found)
+                exception.ConfigInvalid, service.check_nova_version, found)
             self.assertIn(found, str(exc))
             self.assertIn('33 (2026.1) and 34 (2026.2)', str(exc))
 
@@ -70,12 +70,12 @@ class ConfiguredTest(base.BaseTestCase):
         conf.set_override('machines', {'h2': '/nowhere'}, 'gpgpu_fake')
         for name, text in (('h1', 'machine: machine hgx-h100-9 (known: '),
                            ('h2', 'machines (h2): machine /nowhere ')):
-            with self.assertRaises(SystemExit), configured.or_end():
+            with self.assertRaises(SystemExit), service.or_end():
                 fake_host.FakeHost.for_host(conf, name)
             self.assertIn(f'nova-compute cannot start: Option [gpgpu_fake] '
                           f'{text}', self.log.output)
         self.assertNotIn('Traceback', self.log.output)
 
     def test_other_errors_are_not_hidden(self):
-        with self.assertRaisesRegex(ValueError, 'a bug'), configured.or_end():
+        with self.assertRaisesRegex(ValueError, 'a bug'), service.or_end():
             raise ValueError('a bug')

@@ -12,7 +12,7 @@ from nova import objects
 from nova.compute import task_states
 from nova.compute import vm_states
 
-from gpgpu_plugin import context
+from gpgpu_plugin import context as context_mod
 from gpgpu_plugin import exception
 from gpgpu_plugin.virt import exception as virt_exception
 from tests.unit.virt import base
@@ -38,7 +38,7 @@ class CrossCellCase(base.DriverTestCase):
     def roles(self):
         return sorted(
             (str(assignment.role), assignment.state) for assignment
-            in self.api.instance_assignments(context.admin(), 'i1'))
+            in self.api.instance_assignments(context_mod.admin(), 'i1'))
 
     def fail_nova(self, method):
         self.useFixture(fixtures.MockPatch(

@@ -4,7 +4,7 @@ import threading
 
 from oslotest import base
 
-from gpgpu_plugin.virt import instance_lock
+from gpgpu_plugin.virt import lifecycle
 from tests.fixtures import patience
 
 
@@ -12,7 +12,7 @@ class InstanceLocksTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.locks = instance_lock.InstanceLocks()
+        self.locks = lifecycle.InstanceLocks()
         self.calls = []
 
     def start(self, instance):

@@ -197,7 +197,7 @@ class GuestsTest(DriverCase):
         self.conf = self.useFixture(config_fixture.Config(libvirt.CONF))
         self.conf.config(group='libvirt', virt_type='qemu')
         self.made = self.useFixture(fixtures.MockPatch(
-            'gpgpu_plugin.virt.scrub_guest.LibvirtGuests')).mock
+            'gpgpu_plugin.virt.guests.LibvirtGuests')).mock
 
     def test_guests_are_those_of_nova_s_libvirt(self):
         self.assertIs(self.made.return_value, self.driver._gpu_guests())

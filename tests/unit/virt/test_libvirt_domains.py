@@ -9,7 +9,7 @@ from nova import exception as nova_exception
 from nova import objects
 from oslotest import base
 
-from gpgpu_plugin.virt import libvirt_domains
+from gpgpu_plugin.virt import guests
 from tests.fixtures import reported
 
 ADDRESS = '0000:3b:00.0'
@@ -38,7 +38,7 @@ class DevicesTest(base.BaseTestCase):
         xml = domain().get_xml_desc().replace(
             '</devices>', "<hostdev type='mdev'><source><address uuid='a1'/>"
             '</source></hostdev></devices>')
-        self.assertEqual({ADDRESS, 'a1'}, libvirt_domains.devices(xml))
+        self.assertEqual({ADDRESS, 'a1'}, guests.devices(xml))
 
 
 class OtherDomainsTest(base.BaseTestCase):
@@ -48,7 +48,7 @@ class OtherDomainsTest(base.BaseTestCase):
         self.host = mock.Mock(**{'list_guests.return_value': [domain()]})
         self.assigned = set()
         self.instances = set()
-        self.records = libvirt_domains.OtherDomains(
+        self.records = guests.OtherDomains(
             self.host, lambda: self.assigned,
             lambda uuid: uuid in self.instances)
 
@@ -103,7 +103,7 @@ class OtherDomainsTest(base.BaseTestCase):
     def test_instance_is_one_that_nova_has_or_had(self):
         get = self.useFixture(fixtures.MockPatchObject(
             objects.Instance, 'get_by_uuid')).mock
-        self.assertTrue(libvirt_domains.is_instance('u1'))
+        self.assertTrue(guests.is_instance('u1'))
         self.assertEqual('yes', get.call_args.args[0].read_deleted)
         get.side_effect = nova_exception.InstanceNotFound(instance_id='u1')
-        self.assertFalse(libvirt_domains.is_instance('u1'))
+        self.assertFalse(guests.is_instance('u1'))

@@ -14,10 +14,10 @@ from nova.compute import vm_states
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim as claim_obj
+from gpgpu_plugin.virt import assignment_selector
 from gpgpu_plugin.virt import denial
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import numa
-from gpgpu_plugin.virt import roles
 from tests.fixtures import patience
 from tests.unit.virt import base
 
@@ -290,7 +290,8 @@ class WorkingTest(base.DriverTestCase):
         self.instance.flavor = self.make_instance(1).flavor
         self.tracker.wake = mock.Mock()
         self.useFixture(fixtures.MockPatchObject(
-            roles, 'current', return_value=self.first))
+            assignment_selector, 'current',
+            return_value=self.first))
         self.attached = []
 
     def first(self, assignment):

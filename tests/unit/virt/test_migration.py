@@ -13,13 +13,13 @@ from nova.compute import task_states
 
 from gpgpu_plugin import context
 from gpgpu_plugin import exception
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import history
+from gpgpu_plugin.virt import assignment_selector
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import numa
-from gpgpu_plugin.virt import roles
 from tests.unit.compute import make
 from tests.unit.virt import base
 
@@ -57,7 +57,8 @@ class MigrationCase(base.DriverTestCase):
     def of_destination(self):
         return [assignment.state for assignment in
                 self.api.instance_assignments(context.admin(), 'i1')
-                if roles.destination_of(self.migration)(assignment)]
+                if assignment_selector.destination_of(
+                        self.migration)(assignment)]
 
     def finish(self):
         self.driver.finish_migration(
@@ -100,7 +101,8 @@ class MigrationTest(MigrationCase):
         left, find = self.leave(4)
         self.begin(2)
         self.assertEqual(
-            liveness.Operation(liveness.Kind.PREPARE, 'm1'),
+            assignment_use.Operation(assignment_use.OperationKind.PREPARE,
+                                     'm1'),
             find.call_args.kwargs['operation'])
         book = self.tracker.assignments.of_instance('i1')
         self.assertEqual(4, len(book))
@@ -186,7 +188,8 @@ class MigrationTest(MigrationCase):
 
     def test_destination_without_a_claim_makes_no_guest(self):
         self.useFixture(fixtures.MockPatchObject(
-            orphans, 'location', return_value=liveness.Location(host='h1')))
+            leftovers, 'location',
+            return_value=assignment_use.Location(host='h1')))
         self.assertRaises(virt_exception.GPUOperationFailed, self.finish)
 
     def test_revert_prepares_the_devices_of_the_source(self):
@@ -219,7 +222,8 @@ class MigrationTest(MigrationCase):
         self.begin(3)
         for uuid, host in (('m1', 'h2'), ('m2', 'h1')):
             self.tracker.release_instance(
-                'i1', roles.destination_of(types.SimpleNamespace(uuid=uuid)),
+                'i1', assignment_selector.destination_of(
+                    types.SimpleNamespace(uuid=uuid)),
                 host=host)
         self.assertEqual({'assigned': 2, 'provisioning': 3, 'available': 3},
                          self.states())
@@ -377,8 +381,8 @@ class LateActivationTest(MigrationCase):
         # As Nova leaves it.
         self.instance.host = 'h1'
         self.useFixture(fixtures.MockPatchObject(
-            orphans, 'location', return_value=liveness.Location(
-                host='h1', flavor=1, migrations=(liveness.Migration(
+            leftovers, 'location', return_value=assignment_use.Location(
+                host='h1', flavor=1, migrations=(assignment_use.Migration(
                     uuid='m1', status='error', source='h2', dest='h1',
                     new_flavor=1),))))
         for method in ('reboot', 'power_on', 'spawn'):
@@ -440,7 +444,7 @@ class LateActivationTest(MigrationCase):
             in self.tracker.assignments.of_instance('i1')})
         self.assertEqual(2, len([
             usage for usage in self.api.usage_list(
-                context.admin(), usage_obj.UsageQuery())
+                context.admin(), history.UsageQuery())
             if usage.ended_at is None]))
 
     def test_guest_is_started_though_no_conductor_answers(self):

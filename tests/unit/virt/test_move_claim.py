@@ -9,7 +9,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.virt import denial
-from gpgpu_plugin.virt import move_claim
+from gpgpu_plugin.virt import migration as migration_mod
 
 
 class Tracker:
@@ -32,7 +32,7 @@ class MoveClaimTest(base.BaseTestCase):
         self.calls = mock.Mock()
         self.tracker = Tracker(self.calls)
         self.calls.gpus.return_value = self.calls.end
-        move_claim.claim_with(self.tracker, self.calls.gpus)
+        migration_mod.claim_with(self.tracker, self.calls.gpus)
         self.instance = types.SimpleNamespace(uuid='i1')
         self.migration = types.SimpleNamespace(
             uuid='m1', dest_compute='h1')

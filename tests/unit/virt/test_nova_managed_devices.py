@@ -11,11 +11,11 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.fake import host as fake_host
 from gpgpu_plugin.objects import admin
-from gpgpu_plugin.virt import nova_managed_devices
+from gpgpu_plugin.virt import nova_devices
 from tests.fixtures import reported
 
 ADDRESS = '0000:21:00.0'
@@ -38,7 +38,7 @@ class ConflictCase(base.BaseTestCase):
 class ConflictTest(ConflictCase):
 
     def check(self, *resource_classes, variant='A', types=()):
-        nova_managed_devices.NovaManagedDevices(self.conf).check(
+        nova_devices.NovaManagedDevices(self.conf).check(
             [admin.DeviceInfo(
                 uuid='u', host='h', stable_id='s', address=ADDRESS,
                 variant=variant, state='available', shown_state='available',
@@ -46,7 +46,7 @@ class ConflictTest(ConflictCase):
             reported.scan([reported.Reported(
                 id='s', address=ADDRESS, vgpu_mechanism='mdev',
                 vgpu_types=tuple(
-                    vgpu_type.VGPUType(name=name, type_id=name)
+                    vgpu.VGPUType(name=name, type_id=name)
                     for name in types))]),
             resource_classes)
 
@@ -56,13 +56,13 @@ class ConflictTest(ConflictCase):
             self.assertIn(word, str(exc))
 
     def test_nova_without_such_options_conflicts_with_nothing(self):
-        self.assertFalse(nova_managed_devices.NovaManagedDevices(self.conf))
+        self.assertFalse(nova_devices.NovaManagedDevices(self.conf))
         self.check('VGPU', types=('nvidia-35',))
 
     def test_mdev_type_of_a_managed_gpu_is_refused(self):
         self.conf.set_override(
             'enabled_mdev_types', ['nvidia-35'], 'devices')
-        self.assertTrue(nova_managed_devices.NovaManagedDevices(self.conf))
+        self.assertTrue(nova_devices.NovaManagedDevices(self.conf))
         self.check('CUSTOM_GPU_A', types=('nvidia-36',))
         self.check(types=('nvidia-35',), variant=None)
         self.refused(ADDRESS, 'nvidia-35', types=('nvidia-35',))
@@ -82,7 +82,7 @@ class ConflictTest(ConflictCase):
                                vendor='10de', device='2330')
         self.assertEqual(
             {},
-            nova_managed_devices.NovaManagedDevices(self.conf).options(
+            nova_devices.NovaManagedDevices(self.conf).options(
                 reported.scan([wide])),
         )
 
@@ -96,12 +96,12 @@ class ConflictTest(ConflictCase):
                 id=f'/devices/virtual/{name}/{name}', address=name,
                 vendor='1234', device='1111', vgpu_mechanism='mdev',
                 vgpu_types=(
-                    vgpu_type.VGPUType(name=kind, type_id=kind),))
+                    vgpu.VGPUType(name=kind, type_id=kind),))
             for name, kind in (('mbochs', 'mbochs-small'),
                                ('other', 'mbochs-large'))]
         self.assertEqual(
             {'mbochs': '[devices] enabled_mdev_types = mbochs-small'},
-            nova_managed_devices.NovaManagedDevices(self.conf).options(
+            nova_devices.NovaManagedDevices(self.conf).options(
                 reported.scan(parents)))
 
     def test_vfs_of_a_function_in_device_spec_are_covered(self):
@@ -118,7 +118,7 @@ class ConflictTest(ConflictCase):
                                 vendor='10de', device='2330')
         self.assertEqual(
             dict.fromkeys((ADDRESS, '0000:21:00.4'), '[pci] device_spec'),
-            nova_managed_devices.NovaManagedDevices(self.conf).options(
+            nova_devices.NovaManagedDevices(self.conf).options(
                 reported.scan([pf, vf, other])
             ),
         )
@@ -149,7 +149,7 @@ class MdevOnVFTest(ConflictCase):
                 if functions[0].id in (function.id, function.pf)]
 
     def options(self):
-        return nova_managed_devices.NovaManagedDevices(self.conf).options(
+        return nova_devices.NovaManagedDevices(self.conf).options(
             reported.scan(self.functions_of_first_gpu()))
 
     def create_vgpu(self, vf):
@@ -159,7 +159,7 @@ class MdevOnVFTest(ConflictCase):
 
     def name(self, *addresses):
         group = f'mdev_{self.kind.type_id}'
-        nova_managed_devices.NovaManagedDevices(self.conf)
+        nova_devices.NovaManagedDevices(self.conf)
         self.conf.set_override('device_addresses', list(addresses), group)
         self.addCleanup(
             self.conf.clear_override, 'device_addresses', group)

@@ -9,7 +9,7 @@ from nova import objects
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.virt import nova_pci_records
+from gpgpu_plugin.virt import nova_devices
 from tests.fixtures import reported
 
 ADDRESS = '0000:21:00.0'
@@ -31,7 +31,7 @@ class NovaPCIRecordsTest(base.BaseTestCase):
         self.list = self.useFixture(fixtures.MockPatchObject(
             objects.PciDeviceList, 'get_by_compute_node',
             side_effect=lambda context, node_id: list(self.devices))).mock
-        self.records = nova_pci_records.NovaPCIRecords('node-uuid')
+        self.records = nova_devices.NovaPCIRecords('node-uuid')
 
     def add(self, address=ADDRESS, status='allocated', instance='i1'):
         self.devices.append(types.SimpleNamespace(

@@ -8,9 +8,9 @@ from nova.compute import resource_tracker
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.virt import move_claim
-from gpgpu_plugin.virt import nova_tracker
-from gpgpu_plugin.virt import rebuild_failure
+from gpgpu_plugin.virt import lifecycle
+from gpgpu_plugin.virt import migration
+from gpgpu_plugin.virt import nova_devices
 
 
 def virtapi(tracker):
@@ -27,7 +27,7 @@ class NovaTrackerTest(base.BaseTestCase):
 
     def test_tracker_of_this_nova_is_accepted(self):
         tracker = tracker_of_nova()
-        self.assertIs(tracker, nova_tracker.of(virtapi(tracker)))
+        self.assertIs(tracker, nova_devices.tracker_of(virtapi(tracker)))
 
     def test_other_nova_is_refused_by_name(self):
         class Other:
@@ -36,7 +36,7 @@ class NovaTrackerTest(base.BaseTestCase):
         for api in (virtapi(Other()), virtapi(object()),
                     types.SimpleNamespace()):
             exc = self.assertRaises(
-                exception.ConfigInvalid, nova_tracker.of, api)
+                exception.ConfigInvalid, nova_devices.tracker_of, api)
             self.assertIn('resize_claim', str(exc))
             self.assertIn('(context, instance, flavor, nodename', str(exc))
 
@@ -45,12 +45,12 @@ class NovaTrackerTest(base.BaseTestCase):
             def delete_allocation_for_evacuated_instance(self, instance):
                 """Remove in another way."""
         exc = self.assertRaises(
-            exception.ConfigInvalid, nova_tracker.of,
+            exception.ConfigInvalid, nova_devices.tracker_of,
             virtapi(Other.__new__(Other)))
         self.assertIn('delete_allocation_for_evacuated_instance', str(exc))
 
     def test_wrapped_tracker_is_accepted_again(self):
         tracker = tracker_of_nova()
-        move_claim.claim_with(tracker, mock.Mock())
-        rebuild_failure.notify(tracker, mock.Mock())
-        self.assertIs(tracker, nova_tracker.of(virtapi(tracker)))
+        migration.claim_with(tracker, mock.Mock())
+        lifecycle.notify_rebuild_failure(tracker, mock.Mock())
+        self.assertIs(tracker, nova_devices.tracker_of(virtapi(tracker)))

@@ -6,7 +6,7 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.virt import rebuild_failure
+from gpgpu_plugin.virt import lifecycle
 
 
 class RebuildFailureTest(base.BaseTestCase):
@@ -18,7 +18,7 @@ class RebuildFailureTest(base.BaseTestCase):
         self.tracker = mock.Mock(spec=[])
         self.tracker.delete_allocation_for_evacuated_instance = (
             self.removes)
-        rebuild_failure.notify(self.tracker, self.calls.noted)
+        lifecycle.notify_rebuild_failure(self.tracker, self.calls.noted)
 
     def removes(self, context, instance, node, node_type='source'):
         self.calls.nova(context, instance, node, node_type)

@@ -7,8 +7,8 @@ from nova.compute import task_states
 from oslotest import base as oslotest_base
 
 from gpgpu_plugin import context
-from gpgpu_plugin.compute import liveness
-from gpgpu_plugin.compute import orphans
+from gpgpu_plugin.compute import assignment_use
+from gpgpu_plugin.compute import leftovers
 from gpgpu_plugin.objects import inventory
 from gpgpu_plugin.virt import exception as virt_exception
 from gpgpu_plugin.virt import requested_devices
@@ -84,8 +84,8 @@ class StartCase(base.DriverTestCase):
     def brought_by(self, **kwargs):
         """Have the instance brought here by a migration, or by none."""
         self.location = self.useFixture(fixtures.MockPatchObject(
-            orphans, 'location', return_value=liveness.Location(
-                host='h1', flavor=1, migrations=(liveness.Migration(**{
+            leftovers, 'location', return_value=assignment_use.Location(
+                host='h1', flavor=1, migrations=(assignment_use.Migration(**{
                     'uuid': 'm1', 'status': 'error', 'source': 'h2',
                     'dest': 'h1', **kwargs}),) if kwargs else ()))).mock
 

@@ -11,7 +11,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.objects import claim
-from gpgpu_plugin.virt import roles
+from gpgpu_plugin.virt import assignment_selector
 
 INSTANCE, DESTINATION = (
     types.SimpleNamespace(
@@ -31,7 +31,8 @@ class SelectorTest(base.BaseTestCase):
         for assignment, is_destination in (
                 (INSTANCE, False), (DESTINATION, True), (other, False)):
             self.assertIs(is_destination,
-                          roles.destination_of(migration)(assignment))
+                          assignment_selector.destination_of(
+                              migration)(assignment))
 
     def test_named_device_stays_in_a_resize_on_one_host(self):
         named, flavors = (types.SimpleNamespace(
@@ -42,11 +43,13 @@ class SelectorTest(base.BaseTestCase):
                 ('h2', named, False), ('h2', flavors, False)):
             migration = types.SimpleNamespace(
                 uuid='m1', source_compute='h1', dest_compute=dest)
-            self.assertIs(arrives, roles.arriving_with(migration)(assignment))
+            self.assertIs(
+                arrives,
+                assignment_selector.arriving_with(migration)(assignment))
 
     def test_every_role_is_any_role(self):
-        self.assertTrue(roles.any_role(INSTANCE))
-        self.assertTrue(roles.any_role(DESTINATION))
+        self.assertTrue(assignment_selector.any_role(INSTANCE))
+        self.assertTrue(assignment_selector.any_role(DESTINATION))
 
 
 class LocatedTestCase(base.BaseTestCase):
@@ -76,7 +79,8 @@ class CurrentTest(LocatedTestCase):
     def roles(self, without=None, **kwargs):
         """Return the roles of the assignments that are selected."""
         self.locate(**kwargs)
-        selector = roles.current(self.instance, self.tracker, without)
+        selector = assignment_selector.current(
+            self.instance, self.tracker, without)
         return [str(assignment.role) for assignment
                 in self.tracker.assigned()
                 if selector(assignment)]
@@ -120,13 +124,15 @@ class CurrentTest(LocatedTestCase):
     def test_spawned_guest_has_the_role_instance(self):
         for keeps, assigned in ((False, (INSTANCE, DESTINATION)), (True, ())):
             self.locate(dest='h2', assigned=assigned)
-            selector = roles.spawned(self.instance, self.tracker, keeps)
+            selector = assignment_selector.spawned(
+                self.instance, self.tracker, keeps)
             self.assertTrue(selector(INSTANCE))
             self.assertFalse(selector(DESTINATION))
 
     def test_rebuilt_guest_keeps_what_it_has(self):
         self.locate(dest='h2')
-        selector = roles.spawned(self.instance, self.tracker, True)
+        selector = assignment_selector.spawned(self.instance,
+                                               self.tracker, True)
         self.assertFalse(selector(INSTANCE))
         self.assertTrue(selector(DESTINATION))
 
@@ -153,8 +159,8 @@ class UndecidedTest(base.BaseTestCase):
 
     def found(self):
         found = {
-            roles.migration_at(self.instance, 'h1').uuid,
-            roles.migration_at(self.instance, 'h9').uuid}
+            assignment_selector.migration_at(self.instance, 'h1').uuid,
+            assignment_selector.migration_at(self.instance, 'h9').uuid}
         self.assertEqual(1, len(found))
         return found.pop()
 
@@ -179,4 +185,5 @@ class UndecidedTest(base.BaseTestCase):
     def test_migration_of_other_hosts_does_not_count(self):
         self.migrate('new', 'post-migrating', created_at=2, number=1)
         self.assertRaises(
-            exception.NotFound, roles.migration_at, self.instance, 'h2')
+            exception.NotFound, assignment_selector.migration_at,
+            self.instance, 'h2')

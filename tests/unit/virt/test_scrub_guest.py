@@ -11,11 +11,11 @@ from nova.virt.libvirt import host as nova_host
 from oslotest import base
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host import guest as guest_mod
+from gpgpu_plugin.host import base as base_host
+from gpgpu_plugin.virt import guests
 from gpgpu_plugin.virt import libvirt as virt_libvirt
-from gpgpu_plugin.virt import scrub_guest
 
-GUEST = guest_mod.Guest(
+GUEST = base_host.Guest(
     functions=('0000:3b:00.0', '0000:3b:00.1'), kernel='/k & l',
     initrd='/initrd', command_line='GPGPU_NONCE=1', memory_mib=256)
 
@@ -50,7 +50,7 @@ class GuestsCase(base.BaseTestCase):
 
     @staticmethod
     def guests_of(virt_type):
-        return scrub_guest.LibvirtGuests(
+        return guests.LibvirtGuests(
             'qemu:///system', virt_type, virt_libvirt.hostdevs)
 
     def run_guest(self, seconds=60, until=lambda text: False):
@@ -61,7 +61,7 @@ class RunTest(GuestsCase):
 
     def test_guest_runs_until_it_closes_its_console(self):
         self.assertEqual(
-            guest_mod.Ended(output='a\ufffd', in_time=True),
+            base_host.EndedGuest(output='a\ufffd', in_time=True),
             self.run_guest())
         # It ends with its connection, and nothing it says is lost.
         self.assertEqual(3, self.connection.createXML.call_args.args[1])
@@ -88,7 +88,7 @@ class RunTest(GuestsCase):
             self.assertTrue(self.ended.wait(60))
             raise Error('the console is gone')
         self.stream.recv.side_effect = recv
-        self.assertEqual(guest_mod.Ended(output='', in_time=False),
+        self.assertEqual(base_host.EndedGuest(output='', in_time=False),
                          self.run_guest(seconds=0.1))
 
     def test_guest_that_has_ended_itself_is_no_error(self):
@@ -110,7 +110,7 @@ class RunTest(GuestsCase):
         self.domain.isActive.side_effect = [1, 1, 0]
         self.run_guest()
         self.assertEqual(3, self.domain.isActive.call_count)
-        self.useFixture(fixtures.MockPatchObject(scrub_guest, '_ENDING', 0))
+        self.useFixture(fixtures.MockPatchObject(guests, '_ENDING', 0))
         self.stream.recv.side_effect = [b'']
         self.domain.isActive.side_effect = [1]
         exc = self.assertRaises(exception.HostError, self.run_guest)
@@ -174,7 +174,7 @@ class DomainTest(GuestsCase):
             names.add(self.xml().findtext('name'))
         self.assertEqual(5, len(names))
         for name in names:
-            self.assertTrue(scrub_guest.is_scrub_guest(name))
+            self.assertTrue(guests.is_scrub_guest(name))
             self.assertIn('0000:3b:00.0', name)
 
     def test_domain_has_the_host_s_cpu_under_kvm_only(self):
@@ -206,6 +206,6 @@ class EndAllTest(GuestsCase):
         self.guests.end_all()
 
     def test_name_tells_guests_of_ours(self):
-        self.assertTrue(scrub_guest.is_scrub_guest(
+        self.assertTrue(guests.is_scrub_guest(
             'gpgpu-scrub-0000:3b:00.0'))
-        self.assertFalse(scrub_guest.is_scrub_guest('instance-00000001'))
+        self.assertFalse(guests.is_scrub_guest('instance-00000001'))

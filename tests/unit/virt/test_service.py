@@ -13,7 +13,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
-from gpgpu_plugin.compute import liveness
+from gpgpu_plugin.compute import assignment_use
 from gpgpu_plugin.virt import service
 
 
@@ -64,7 +64,7 @@ class ServiceTestCase(base.BaseTestCase):
         self.load = self.useFixture(fixtures.MockPatchObject(
             extensions, 'load', return_value=self.calls.make)).mock
         self.ends = self.useFixture(fixtures.FakeLogger(
-            'gpgpu_plugin.virt.configured'))
+            'gpgpu_plugin.virt.service'))
 
     def ended(self):
         """Check that nova-compute ends with one line that has a reason."""
@@ -108,7 +108,7 @@ class InitHostTest(ServiceTestCase):
     def test_nova_compute_ends_without_its_tracker(self):
         for call in (self.load, self.calls.make, self.tracker.start):
             self.ends = self.useFixture(fixtures.FakeLogger(
-                'gpgpu_plugin.virt.configured'))
+                'gpgpu_plugin.virt.service'))
             call.side_effect = exception.ConfigInvalid(
                 option='[gpgpu_compute] state_path', reason='it is in use')
             self.ended()
@@ -124,9 +124,9 @@ class InitHostTest(ServiceTestCase):
 
     def test_guest_is_active_unless_it_is_known_to_be_off(self):
         self.assertEqual([
-            liveness.Domain.ACTIVE, liveness.Domain.INACTIVE,
-            liveness.Domain.ACTIVE, liveness.Domain.ACTIVE,
-            liveness.Domain.INACTIVE, liveness.Domain.ABSENT],
+            assignment_use.Domain.ACTIVE, assignment_use.Domain.INACTIVE,
+            assignment_use.Domain.ACTIVE, assignment_use.Domain.ACTIVE,
+            assignment_use.Domain.INACTIVE, assignment_use.Domain.ABSENT],
             [self.driver._gpu_domain(f'i{n}') for n in range(1, 7)])
 
 

@@ -86,7 +86,7 @@ class StepsTest(base.ComputeTestCase):
             raise RuntimeError(name)
         self.assertRaises(RuntimeError, self.run_steps, tuple(
             step if step.name != name
-            else steps.Step(name, broken, step.undo)
+            else steps.SpawnStep(name, broken, step.undo)
             for step in steps.STEPS))
         self.assertEqual([], self.guests)
         self.assertEqual(self.before, self.settled())
@@ -176,7 +176,8 @@ class StepsTest(base.ComputeTestCase):
     def test_guest_that_nobody_heard_of_was_prepared(self):
         """nova-compute is killed between the guest and its activation."""
         self.assertRaises(SystemExit, self.run_steps, (
-            *steps.STEPS[:3], steps.Step('die', sys.exit, lambda run: None)))
+            *steps.STEPS[:3],
+            steps.SpawnStep('die', sys.exit, lambda run: None)))
         [assignment, _] = self.tracker.assignments.of_instance('i1')
         self.assertTrue(self.tracker.assignments.is_prepared(
             assignment.stable_id))
@@ -193,7 +194,7 @@ class StepsTest(base.ComputeTestCase):
             raise RuntimeError('spawn')
         self.assertRaises(RuntimeError, self.run_steps, tuple(
             step if step.name != 'spawn'
-            else steps.Step('spawn', broken, step.undo)
+            else steps.SpawnStep('spawn', broken, step.undo)
             for step in steps.STEPS))
         self.assertEqual({'dirty': 4, 'available': 4}, self.states())
         self.assertEqual([], list(self.api.instance_assignments(
@@ -206,7 +207,7 @@ class StepsTest(base.ComputeTestCase):
         self.assertRaises(
             exception.ConductorUnavailable, self.run_steps, tuple(
                 step if step.name != 'activate'
-                else steps.Step('activate', away, step.undo)
+                else steps.SpawnStep('activate', away, step.undo)
                 for step in steps.STEPS))
         self.assertEqual([], self.guests)
         self.conductor.start()
@@ -220,7 +221,7 @@ class StepsTest(base.ComputeTestCase):
             raise exception.ConductorUnavailable(method='claim', timeout=1)
         self.assertRaises(
             exception.ConductorUnavailable, self.run_steps,
-            (steps.Step('claim', lost, steps.STEPS[0].undo),
+            (steps.SpawnStep('claim', lost, steps.STEPS[0].undo),
              *steps.STEPS[1:]))
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
         self.assertEqual(self.before, self.settled())
@@ -291,7 +292,7 @@ class StepsTest(base.ComputeTestCase):
         reconcile = self.useFixture(fixtures.MockPatchObject(
             self.tracker, 'request_reconcile')).mock
         self.assertRaises(RuntimeError, self.run_steps, (
-            *steps.STEPS[:2], steps.Step('spawn', fails, broken)))
+            *steps.STEPS[:2], steps.SpawnStep('spawn', fails, broken)))
         self.assertTrue(reconcile.called)
         self.assertEqual(self.before, self.settled())
 
@@ -299,7 +300,7 @@ class StepsTest(base.ComputeTestCase):
         def killed(run):
             raise SystemExit
         self.assertRaises(SystemExit, self.run_steps, (
-            *steps.STEPS[:2], steps.Step('spawn', killed, killed)))
+            *steps.STEPS[:2], steps.SpawnStep('spawn', killed, killed)))
         self.assertEqual({'provisioning': 2, 'available': 6}, self.states())
         self.tracker = self.make_tracker()
         self.tracker.run_once()
@@ -391,7 +392,8 @@ class StepsTest(base.ComputeTestCase):
         def broken(run):
             raise RuntimeError('spawn')
         self.assertRaises(RuntimeError, self.run_steps, (
-            *steps.STEPS[:2], steps.Step('spawn', broken, steps._unspawn)))
+            *steps.STEPS[:2],
+            steps.SpawnStep('spawn', broken, steps._unspawn)))
         self.assertEqual(before, self.tracker.backend.scan().functions)
         self.assertIn('vfio-pci', self.drivers())
 
@@ -403,7 +405,7 @@ class StepsTest(base.ComputeTestCase):
             self.conductor.stop()
             raise RuntimeError('spawn')
         self.assertRaises(RuntimeError, self.run_steps, (
-            *steps.STEPS[:2], steps.Step('spawn', away, steps._unspawn)))
+            *steps.STEPS[:2], steps.SpawnStep('spawn', away, steps._unspawn)))
         self.assertEqual(granted, self.tracker.assignments.pending())
         self.assertEqual((), self.tracker.assignments.of_instance('i1'))
         self.conductor.start()

@@ -15,7 +15,7 @@ import fixtures
 
 from gpgpu_plugin.cmd import manage
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.vfio import boot_files
+from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.privsep import guard
 from tests.vfio_lab import lab
 
@@ -54,7 +54,7 @@ class DesignationTest(lab.LabTestCase):
             self.assertEqual(BOCHS, self.driver(self.returned))
             if keeper == 'driverctl':
                 subprocess.run([
-                    boot_files.DRIVERCTL, '--noprobe', 'set-override',
+                    designation.DRIVERCTL, '--noprobe', 'set-override',
                     self.returned.address, 'vfio-pci'], check=True)
             self.manage('designate', self.returned.address)
             self.assertEqual('vfio-pci', self.driver(self.returned))
@@ -77,7 +77,7 @@ class DesignationTest(lab.LabTestCase):
         self.manage('designate', self.kept.id)
         self.assertEqual('vfio-pci', self.driver(self.kept))
         self.assertTrue(pathlib.Path(
-            boot_files.ETC, boot_files.RULES).exists())
+            designation.ETC, designation.RULES).exists())
 
     def test_disk_in_use_is_not_designated(self) -> None:
         root = next(function for function in lab.functions().values()

@@ -13,8 +13,8 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import smbios
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.discovery import config_space
+from gpgpu_plugin.host.discovery import machine as machine_host
 from gpgpu_plugin.host.discovery import scanner
-from gpgpu_plugin.host.discovery import slot_labels
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.privsep import sysfs as privsep_sysfs
 from tests.contract import passthrough
@@ -59,7 +59,7 @@ class ScannerTest(lab.LabTestCase):
 
 
 class SlotLabelsTest(lab.LabTestCase):
-    """What gpgpu_plugin.host.discovery.slot_labels relies on."""
+    """What gpgpu_plugin.host.discovery.machine relies on."""
 
     def test_only_root_reads_smbios_and_finds_the_labels(self) -> None:
         table = pathlib.Path('/sys', smbios.TABLE)
@@ -68,7 +68,7 @@ class SlotLabelsTest(lab.LabTestCase):
             capture_output=True).returncode)
         selected = privsep_sysfs.read('/sys', smbios.TABLE)
         self.assertLess(len(selected), len(table.read_bytes()))
-        found = slot_labels.SlotLabels(sysfs.Sysfs('/sys')).get()
+        found = machine_host.SlotLabels(sysfs.Sysfs('/sys')).get()
         self.assertEqual(found, smbios.labels(selected))
         displays = [display.address for display in lab.displays()]
         self.assertEqual(

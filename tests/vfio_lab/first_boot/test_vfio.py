@@ -14,7 +14,6 @@ from gpgpu_plugin import nvidia
 from gpgpu_plugin import privsep
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
-from gpgpu_plugin.privsep import memory_clear
 from gpgpu_plugin.privsep import vfio
 from gpgpu_plugin.privsep import vfio_device
 from tests.vfio_lab import lab
@@ -141,7 +140,7 @@ class MemoryTest(VFIOCase):
     def test_registers_are_read_before_and_after_a_reset(self) -> None:
         """An emulated display has none: its memory outlasts the reset."""
         exc = self.assertRaises(
-            PermissionError, memory_clear.reset_and_wait, ROOT, self.gpu,
+            PermissionError, vfio.reset_and_wait, ROOT, self.gpu,
             [self.gpu])
         self.assertIn('no register of 1234:1111', str(exc))
         registers = nvidia.Registers(boot=0x1000, booted=0x3ff, clear=0x2000)
@@ -150,8 +149,8 @@ class MemoryTest(VFIOCase):
             bar.write(registers.boot, struct.pack('<I', registers.booted))
             bar.write(registers.clear, struct.pack('<I', nvidia.CLEARED))
         self.useFixture(fixtures.MockPatchObject(
-            memory_clear, '_registers', lambda *_: registers))
-        found = nvidia.ClearReading(*memory_clear.reset_and_wait(
+            vfio, '_registers', lambda *_: registers))
+        found = nvidia.ClearReading(*vfio.reset_and_wait(
             ROOT, self.gpu, [self.gpu]))
         self.assertEqual((1, 1, 0x3ff, 1), found[:4])
         print(f'{self.gpu}: {found}')

@@ -12,7 +12,7 @@ import uuid
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base as host_base
 from tests.contract import mdev
 from tests.fixtures import cleaned
@@ -118,10 +118,10 @@ class CapacityTest(MdevCase):
 
     def _follow(self, name: str, steps: typing.Iterable[str]) -> None:
         parent = lab.functions()[name]
-        gpu = capacity.GPUCapacity(
+        gpu = vgpu.GPUCapacity(
             id=parent.id,
             offered=True,
-            mix_policy=capacity.VGPUMixPolicy.ANY_MIX,
+            mix_policy=vgpu.VGPUMixPolicy.ANY_MIX,
             types={listed.name: listed
                    for listed in parent.vgpu_types or ()},
         )
@@ -141,7 +141,7 @@ class CapacityTest(MdevCase):
                 self.backend.release(gone)
                 prepared.remove(gone)
                 gpu = dataclasses.replace(gpu, vgpus=tuple(
-                    capacity.VGPU(
+                    vgpu.VGPU(
                         vgpu_type=device.vgpu_type)
                     for device in prepared))
             available = {

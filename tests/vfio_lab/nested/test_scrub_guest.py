@@ -18,10 +18,8 @@ import fixtures
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host import guest
+from gpgpu_plugin.virt import guests
 from gpgpu_plugin.virt import libvirt as virt_libvirt
-from gpgpu_plugin.virt import libvirt_domains
-from gpgpu_plugin.virt import scrub_guest
 from tests.fixtures import patience
 from tests.functional_libvirt import libvirtd
 from tests.vfio_lab import lab
@@ -61,10 +59,10 @@ class ScrubGuestCase(test_cleaning.CleaningCase):
         self.configure()
 
     def configure(self, **changes: typing.Any) -> None:
-        self.guests = scrub_guest.LibvirtGuests(
+        self.guests = guests.LibvirtGuests(
             libvirtd.URI, 'kvm', virt_libvirt.hostdevs)
         self.backend = lab.host(self, scrub_guest=dataclasses.replace(
-            guest.ScrubGuest(
+            host_base.ScrubGuest(
                 path=str(IMAGE), memory_mib=160, seconds=SECONDS,
                 guests=self.guests), **changes))
 
@@ -111,7 +109,7 @@ class ScrubGuestTest(ScrubGuestCase):
     @contextlib.contextmanager
     def watched(self) -> Iterator[list[bool]]:
         """Note whether running domains are nobody's owners of the card."""
-        records = libvirt_domains.OtherDomains(
+        records = guests.OtherDomains(
             typing.cast(typing.Any, types.SimpleNamespace(
                 list_guests=self.listed)), set, lambda uuid: False)
         seen: list[bool] = []
@@ -142,7 +140,7 @@ class ScrubGuestTest(ScrubGuestCase):
         self.assertFalse(verdict.passed)
         result = self.result(verdict)
         # Not the line that has another nonce, and which came first.
-        self.assertEqual(cleaning.Outcome.FAILED, result.outcome)
+        self.assertEqual(cleaning.StepOutcome.FAILED, result.outcome)
         self.assertIn(f'1 of {SIZE} bytes did not keep', result.reason)
         self.assertEqual(('/scrub', 'by somebody'), (
             result.facts['program'], result.facts['detail']))
@@ -176,7 +174,7 @@ class ScrubGuestTest(ScrubGuestCase):
         result = self.result(verdict)
         self.assertIn('took longer than 3 s, and was ended', result.reason)
         # libvirt did it, before it was asked by the host.
-        self.assertEqual(cleaning.Outcome.FAILED, result.outcome)
+        self.assertEqual(cleaning.StepOutcome.FAILED, result.outcome)
         self.clear()
 
     def test_kernel_that_is_none_blames_no_device(self) -> None:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
-from gpgpu_plugin.db import ddl
+from gpgpu_plugin.db import migration
 
 revision = '0001_initial'
 down_revision = None
@@ -45,18 +45,18 @@ def upgrade() -> None:
 
 
 def _locks() -> None:
-    ddl.create_table(
+    migration.create_table(
         'locks',
         sa.Column('name', sa.String(32), nullable=False,
                   comment='What the lock is for, such as "variants".'),
         sa.Column('value', sa.BigInteger(), nullable=False,
                   comment='Of "variants": number of changes of variants.'),
         sa.PrimaryKeyConstraint('name', name='pk_locks'))
-    ddl.insert_row('locks', name='variants', value=0)
+    migration.insert_row('locks', name='variants', value=0)
 
 
 def _hosts() -> None:
-    ddl.create_table(
+    migration.create_table(
         'hosts',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('name', _NAME, nullable=False,
@@ -120,11 +120,11 @@ def _hosts() -> None:
         sa.UniqueConstraint('name', 'deleted', name='uq_hosts_name_deleted'),
         sa.UniqueConstraint('node_uuid', 'deleted',
                             name='uq_hosts_node_uuid_deleted'))
-    ddl.create_index('ix_hosts_changed_at', 'hosts', ['changed_at'])
+    migration.create_index('ix_hosts_changed_at', 'hosts', ['changed_at'])
 
 
 def _variants() -> None:
-    ddl.create_table(
+    migration.create_table(
         'variants',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('name', sa.String(64), nullable=False,
@@ -182,7 +182,7 @@ def _variants() -> None:
 
 
 def _variant_changes() -> None:
-    ddl.create_table(
+    migration.create_table(
         'variant_changes',
         sa.Column('version', sa.BigInteger(), autoincrement=False,
                   nullable=False,
@@ -196,12 +196,12 @@ def _variant_changes() -> None:
         sa.PrimaryKeyConstraint('version', name='pk_variant_changes'),
         sa.ForeignKeyConstraint(['variant_id'], ['variants.id'],
                                 name='fk_variant_changes_variant_id'))
-    ddl.create_index('ix_variant_changes_variant_id', 'variant_changes',
-                     ['variant_id'])
+    migration.create_index('ix_variant_changes_variant_id', 'variant_changes',
+                           ['variant_id'])
 
 
 def _host_gpu_groups() -> None:
-    ddl.create_table(
+    migration.create_table(
         'host_gpu_groups',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('host_id', sa.Integer(), nullable=False,
@@ -226,12 +226,12 @@ def _host_gpu_groups() -> None:
                                 name='fk_host_gpu_groups_variant_id'),
         sa.UniqueConstraint('host_id', 'variant_id',
                             name='uq_host_gpu_groups_host_id_variant_id'))
-    ddl.create_index('ix_host_gpu_groups_variant_id', 'host_gpu_groups',
-                     ['variant_id'])
+    migration.create_index('ix_host_gpu_groups_variant_id', 'host_gpu_groups',
+                           ['variant_id'])
 
 
 def _vgpu_types() -> None:
-    ddl.create_table(
+    migration.create_table(
         'vgpu_types',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('gpu_group_id', sa.Integer(), nullable=False,
@@ -267,7 +267,7 @@ def _vgpu_types() -> None:
 
 
 def _devices() -> None:
-    ddl.create_table(
+    migration.create_table(
         'devices',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('uuid', _UUID, nullable=False,
@@ -354,14 +354,14 @@ def _devices() -> None:
         sa.UniqueConstraint('host_id', 'stable_id',
                             name='uq_devices_host_id_stable_id'),
         sa.UniqueConstraint('uuid', name='uq_devices_uuid'))
-    ddl.create_index('ix_devices_group_id', 'devices', ['group_id'])
-    ddl.create_index('ix_devices_parent_id', 'devices', ['parent_id'])
-    ddl.create_index('ix_devices_vendor_id_product_id_host_id', 'devices',
-                     ['vendor_id', 'product_id', 'host_id'])
+    migration.create_index('ix_devices_group_id', 'devices', ['group_id'])
+    migration.create_index('ix_devices_parent_id', 'devices', ['parent_id'])
+    migration.create_index('ix_devices_vendor_id_product_id_host_id',
+                           'devices', ['vendor_id', 'product_id', 'host_id'])
 
 
 def _assignments() -> None:
-    ddl.create_table(
+    migration.create_table(
         'assignments',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('uuid', _UUID, nullable=False,
@@ -427,15 +427,16 @@ def _assignments() -> None:
         sa.UniqueConstraint('device_id', 'active',
                             name='uq_assignments_device_id_active'),
         sa.UniqueConstraint('uuid', name='uq_assignments_uuid'))
-    ddl.create_index('ix_assignments_ended_at', 'assignments', ['ended_at'])
-    ddl.create_index('ix_assignments_host_id_active', 'assignments',
-                     ['host_id', 'active'])
-    ddl.create_index('ix_assignments_lease_expires_at', 'assignments',
-                     ['lease_expires_at'])
+    migration.create_index('ix_assignments_ended_at', 'assignments',
+                           ['ended_at'])
+    migration.create_index('ix_assignments_host_id_active', 'assignments',
+                           ['host_id', 'active'])
+    migration.create_index('ix_assignments_lease_expires_at', 'assignments',
+                           ['lease_expires_at'])
 
 
 def _holds() -> None:
-    ddl.create_table(
+    migration.create_table(
         'holds',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('device_id', sa.Integer(),
@@ -463,7 +464,7 @@ def _holds() -> None:
 
 def _sightings() -> None:
     # An id is never used again: it is the order of the sightings.
-    ddl.create_table(
+    migration.create_table(
         'sightings',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('device_uuid', _UUID, nullable=False,
@@ -478,13 +479,14 @@ def _sightings() -> None:
                           'verdict here takes into account; 0: none.'),
         sa.PrimaryKeyConstraint('id', name='pk_sightings'),
         sqlite_autoincrement=True)
-    ddl.create_index('ix_sightings_device_uuid', 'sightings', ['device_uuid'])
-    ddl.create_index('ix_sightings_dsn', 'sightings', ['dsn'])
-    ddl.create_index('ix_sightings_serial', 'sightings', ['serial'])
+    migration.create_index('ix_sightings_device_uuid', 'sightings',
+                           ['device_uuid'])
+    migration.create_index('ix_sightings_dsn', 'sightings', ['dsn'])
+    migration.create_index('ix_sightings_serial', 'sightings', ['serial'])
 
 
 def _usages() -> None:
-    ddl.create_table(
+    migration.create_table(
         'usages',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('assignment_uuid', _UUID, nullable=False,
@@ -522,17 +524,19 @@ def _usages() -> None:
         sa.PrimaryKeyConstraint('id', name='pk_usages'),
         sa.UniqueConstraint('assignment_uuid',
                             name='uq_usages_assignment_uuid'))
-    ddl.create_index('ix_usages_ended_at', 'usages', ['ended_at'])
-    ddl.create_index('ix_usages_exported_at_ended_at', 'usages',
-                     ['exported_at', 'ended_at'])
-    ddl.create_index('ix_usages_host_ended_at', 'usages', ['host', 'ended_at'])
-    ddl.create_index('ix_usages_instance_uuid', 'usages', ['instance_uuid'])
-    ddl.create_index('ix_usages_project_id_ended_at', 'usages',
-                     ['project_id', 'ended_at'])
+    migration.create_index('ix_usages_ended_at', 'usages', ['ended_at'])
+    migration.create_index('ix_usages_exported_at_ended_at', 'usages',
+                           ['exported_at', 'ended_at'])
+    migration.create_index('ix_usages_host_ended_at', 'usages',
+                           ['host', 'ended_at'])
+    migration.create_index('ix_usages_instance_uuid', 'usages',
+                           ['instance_uuid'])
+    migration.create_index('ix_usages_project_id_ended_at', 'usages',
+                           ['project_id', 'ended_at'])
 
 
 def _events() -> None:
-    ddl.create_table(
+    migration.create_table(
         'events',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('at', sa.DateTime(), nullable=False,
@@ -564,18 +568,20 @@ def _events() -> None:
                           'facts of then; NULL: there are none.'),
         sa.PrimaryKeyConstraint('id', name='pk_events'),
         sqlite_autoincrement=True)
-    ddl.create_index('ix_events_at', 'events', ['at'])
-    ddl.create_index('ix_events_device_uuid', 'events', ['device_uuid'])
-    ddl.create_index('ix_events_host_id', 'events', ['host', 'id'])
-    ddl.create_index('ix_events_instance_uuid', 'events', ['instance_uuid'])
-    ddl.create_index('ix_events_kind_id', 'events', ['kind', 'id'])
-    ddl.create_index('ix_events_project_id_id', 'events', ['project_id', 'id'])
-    ddl.create_index('ix_events_request_id', 'events', ['request_id'])
+    migration.create_index('ix_events_at', 'events', ['at'])
+    migration.create_index('ix_events_device_uuid', 'events', ['device_uuid'])
+    migration.create_index('ix_events_host_id', 'events', ['host', 'id'])
+    migration.create_index('ix_events_instance_uuid', 'events',
+                           ['instance_uuid'])
+    migration.create_index('ix_events_kind_id', 'events', ['kind', 'id'])
+    migration.create_index('ix_events_project_id_id', 'events',
+                           ['project_id', 'id'])
+    migration.create_index('ix_events_request_id', 'events', ['request_id'])
 
 
 def _cleanings() -> None:
     # A record outlives its device and its host: no foreign keys.
-    ddl.create_table(
+    migration.create_table(
         'cleanings',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('device_uuid', _UUID, nullable=False,
@@ -594,7 +600,7 @@ def _cleanings() -> None:
 
 
 def _cleaning_chains() -> None:
-    ddl.create_table(
+    migration.create_table(
         'cleaning_chains',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('device_uuid', _UUID, nullable=False,
@@ -617,7 +623,7 @@ def _cleaning_chains() -> None:
 
 
 def _caller_keys() -> None:
-    ddl.create_table(
+    migration.create_table(
         'caller_keys',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('kind', sa.String(16), nullable=False,
@@ -639,7 +645,7 @@ def _caller_keys() -> None:
 
 
 def _executed_calls() -> None:
-    ddl.create_table(
+    migration.create_table(
         'executed_calls',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('nonce', sa.String(64), nullable=False,
@@ -649,11 +655,12 @@ def _executed_calls() -> None:
                           'deleted, in seconds since the epoch.'),
         sa.PrimaryKeyConstraint('id', name='pk_executed_calls'),
         sa.UniqueConstraint('nonce', name='uq_executed_calls_nonce'))
-    ddl.create_index('ix_executed_calls_until', 'executed_calls', ['until'])
+    migration.create_index('ix_executed_calls_until', 'executed_calls',
+                           ['until'])
 
 
 def _clouds() -> None:
-    ddl.create_table(
+    migration.create_table(
         'clouds',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('uuid', _UUID, nullable=False,
@@ -669,7 +676,7 @@ def _clouds() -> None:
 
 
 def _unsent() -> None:
-    ddl.create_table(
+    migration.create_table(
         'unsent',
         sa.Column('event_id', sa.Integer(), nullable=False,
                   autoincrement=False,
@@ -679,7 +686,7 @@ def _unsent() -> None:
 
 
 def _notification_states() -> None:
-    ddl.create_table(
+    migration.create_table(
         'notification_states',
         sa.Column('name', sa.String(32), nullable=False, comment='"all".'),
         sa.Column('sender', _UUID,
@@ -701,11 +708,11 @@ def _notification_states() -> None:
                   comment='End of a period of which some notifications were '
                           'written (UTC); NULL: there is none.'),
         sa.PrimaryKeyConstraint('name', name='pk_notification_states'))
-    ddl.insert_row('notification_states', name='all', audited_usage_id=0)
+    migration.insert_row('notification_states', name='all', audited_usage_id=0)
 
 
 def _request_kinds() -> None:
-    ddl.create_table(
+    migration.create_table(
         'request_kinds',
         sa.Column('id', sa.Integer(), nullable=False),
         sa.Column('vcpus', sa.Integer(), nullable=False,
@@ -728,11 +735,12 @@ def _request_kinds() -> None:
 
 
 def _counted_instances() -> None:
-    ddl.create_table(
+    migration.create_table(
         'counted_instances',
         sa.Column('instance_uuid', _UUID, nullable=False,
                   comment='UUID of the instance.'),
         sa.Column('at', sa.Double(), nullable=False,
                   comment='When it was counted, in seconds since the epoch.'),
         sa.PrimaryKeyConstraint('instance_uuid', name='pk_counted_instances'))
-    ddl.create_index('ix_counted_instances_at', 'counted_instances', ['at'])
+    migration.create_index('ix_counted_instances_at', 'counted_instances',
+                           ['at'])

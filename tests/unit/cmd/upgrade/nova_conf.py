@@ -3,7 +3,7 @@
 
 import pathlib
 
-from gpgpu_plugin.cmd.upgrade import nova
+from gpgpu_plugin.cmd import upgrade
 
 
 class NovaConfMixin:
@@ -12,4 +12,4 @@ class NovaConfMixin:
     def nova_conf(self, *lines):
         path = pathlib.Path(self.folder, 'nova.conf')
         path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
-        return nova.read([str(path)])
+        return upgrade.read([str(path)])

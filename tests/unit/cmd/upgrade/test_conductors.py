@@ -2,7 +2,7 @@
 """Tests of the check of conductors."""
 
 from gpgpu_plugin import version
-from gpgpu_plugin.cmd.upgrade import conductors
+from gpgpu_plugin.cmd import upgrade
 from gpgpu_plugin.rpc import ping
 from tests.unit.cmd.upgrade import base
 
@@ -15,15 +15,15 @@ def answer(host, found=version.VERSION):
 class AliveTest(base.ResultTestCase):
 
     def test_conductors_of_this_version_pass(self):
-        self.assertIn('2 answered', self.success(conductors.alive(
+        self.assertIn('2 answered', self.success(upgrade.conductors_alive(
             [answer('c1'), answer('c2')])))
 
     def test_no_conductor_is_a_warning(self):
         self.assertIn('no gpgpu-conductor answered',
-                      self.warning(conductors.alive([])))
+                      self.warning(upgrade.conductors_alive([])))
 
     def test_conductor_of_another_version_is_named(self):
-        text = self.warning(conductors.alive(
+        text = self.warning(upgrade.conductors_alive(
             [answer('c1'), answer('c2', '0.0.9')]))
         self.assertIn('c2 (PID 7) has 0.0.9: restart', text)
         self.assertNotIn('c1', text)

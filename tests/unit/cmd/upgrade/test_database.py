@@ -10,7 +10,7 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import version
-from gpgpu_plugin.cmd.upgrade import database
+from gpgpu_plugin.cmd import upgrade_database
 from gpgpu_plugin.conductor import sessions
 from gpgpu_plugin.conductor.admin import variant as variant_admin
 from gpgpu_plugin.db import migration
@@ -28,7 +28,7 @@ class SchemaTest(base.ResultMixin, conductor_base.ConductorTestCase):
     changes_schema = True
 
     def check(self):
-        return database.schema(self.db.engine)
+        return upgrade_database.schema(self.db.engine)
 
     def set_revision(self, revision):
         with self.db.engine.begin() as connection:
@@ -91,7 +91,7 @@ class PoliciesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def check(self):
         with self.db.reader() as session:
-            return database.policies(session)
+            return upgrade_database.policies(session)
 
     def set_policy(self, policy):
         variant_admin.set_(self.db, dataclasses.replace(
@@ -124,7 +124,7 @@ class ComputesTest(base.ResultMixin, conductor_base.ConductorTestCase):
 
     def check(self, timeout=900):
         with self.db.reader() as session:
-            return database.computes(session, timeout, 300)
+            return upgrade_database.computes(session, timeout, 300)
 
     def set_host(self, **values):
         with self.db.writer() as session:

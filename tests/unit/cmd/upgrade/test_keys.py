@@ -2,9 +2,8 @@
 """Tests of the checks of keys."""
 
 from gpgpu_plugin import context
-from gpgpu_plugin.cmd.upgrade import keys
+from gpgpu_plugin.cmd import upgrade_database
 from gpgpu_plugin.db import caller_key as caller_key_db
-from gpgpu_plugin.rpc import key_files
 from gpgpu_plugin.rpc import signature
 from tests.fixtures import keys as keys_fixture
 from tests.unit.cmd.upgrade import base
@@ -35,19 +34,20 @@ class HereTest(KeyTestCase):
     def setUp(self):
         super().setUp()
         self.operator = self.keys.make(_OPERATOR, 'root')
-        self.path = key_files.caller_path(self.conf, _OPERATOR)
-        self.master_path = key_files.master_path(self.conf)
+        self.path = signature.caller_path(self.conf, _OPERATOR)
+        self.master_path = signature.master_path(self.conf)
 
     def failure_here(self):
-        return self.failure(self.check(keys.here))
+        return self.failure(self.check(upgrade_database.keys_here))
 
     def test_usable_keys_pass(self):
-        self.assertIn('are usable', self.success(self.check(keys.here)))
+        self.assertIn('are usable',
+                      self.success(self.check(upgrade_database.keys_here)))
 
     def test_unsigned_calls_are_a_warning(self):
         self.conf.set_override('sign_calls', False, 'gpgpu')
         self.assertIn('Remove [gpgpu] sign_calls = false',
-                      self.warning(self.check(keys.here)))
+                      self.warning(self.check(upgrade_database.keys_here)))
 
     def test_missing_files_fail(self):
         self.path.unlink()
@@ -76,29 +76,29 @@ class HereTest(KeyTestCase):
 class OfCallersTest(KeyTestCase):
 
     def test_host_and_scheduler_without_a_key_fail(self):
-        text = self.failure(self.check(keys.of_callers))
+        text = self.failure(self.check(upgrade_database.caller_keys))
         self.assertIn('no valid key was made for h1, so', text)
         self.assertIn('no valid key was made for nova-scheduler', text)
 
     def test_hosts_and_a_scheduler_with_keys_pass(self):
         self.keys.make(_HOST, 'h1')
         self.keys.make(_SCHEDULER, 'control1')
-        self.success(self.check(keys.of_callers))
+        self.success(self.check(upgrade_database.caller_keys))
 
     def test_key_of_another_kind_or_host_does_not_count(self):
         self.keys.make(_SCHEDULER, 'h1')
         self.keys.make(_HOST, 'h2')
         self.assertIn('for h1, so', self.failure(
-            self.check(keys.of_callers)))
+            self.check(upgrade_database.caller_keys)))
 
     def test_revoked_key_does_not_count_unless_there_is_another(self):
         self.keys.make(_SCHEDULER, 'control1')
         self.revoke(self.keys.make(_HOST, 'h1'))
         self.assertIn('for h1, so', self.failure(
-            self.check(keys.of_callers)))
+            self.check(upgrade_database.caller_keys)))
         self.keys.make(_HOST, 'h1')
-        self.success(self.check(keys.of_callers))
+        self.success(self.check(upgrade_database.caller_keys))
 
     def test_unsigned_calls_need_no_keys(self):
         self.conf.set_override('sign_calls', False, 'gpgpu')
-        self.success(self.check(keys.of_callers))
+        self.success(self.check(upgrade_database.caller_keys))

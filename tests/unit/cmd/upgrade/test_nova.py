@@ -9,7 +9,7 @@ from oslo_config import cfg
 from oslo_messaging.notify import notifier
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.cmd.upgrade import nova
+from gpgpu_plugin.cmd import upgrade
 from gpgpu_plugin.conf import gpgpu as conf_gpgpu
 from gpgpu_plugin.scheduler_filters import all_filters
 from tests.unit.cmd.upgrade import base
@@ -34,7 +34,7 @@ class ReadTest(NovaTestCase):
     def test_options_are_those_of_nova(self):
         nova_conf.CONF.register_opts(
             notifier._notifier_opts, group='oslo_messaging_notifications')
-        for group, options in nova.OPTS.items():
+        for group, options in upgrade.OPTS.items():
             theirs = (nova_conf.CONF if group == 'DEFAULT'
                       else nova_conf.CONF._groups[group])._opts
             for option in options:
@@ -54,7 +54,7 @@ class ReadTest(NovaTestCase):
 
     def test_missing_file_is_an_error_that_names_it(self):
         exc = self.assertRaises(
-            exception.HostError, nova.read, ['/nowhere/nova.conf'])
+            exception.HostError, upgrade.read, ['/nowhere/nova.conf'])
         self.assertIn('/nowhere/nova.conf', str(exc))
         self.assertIn('--nova-config-file', str(exc))
 
@@ -62,7 +62,7 @@ class ReadTest(NovaTestCase):
 class FiltersTest(NovaTestCase):
 
     def filters(self, *lines):
-        return nova.filters(self.nova_conf('[filter_scheduler]', *lines))
+        return upgrade.filters(self.nova_conf('[filter_scheduler]', *lines))
 
     def test_filters_of_nova_and_of_the_plugin_pass(self):
         self.success(self.filters(
@@ -78,7 +78,7 @@ class FiltersTest(NovaTestCase):
                       self.failure(self.filters(*AVAILABLE)))
 
     def test_unset_filters_of_a_compute_host_are_a_warning(self):
-        self.warning(nova.filters(self.nova_conf(
+        self.warning(upgrade.filters(self.nova_conf(
             '[DEFAULT]', 'compute_driver = gpgpu.GpuLibvirtDriver')))
 
     def test_missing_filter_of_the_plugin_is_named(self):
@@ -95,23 +95,23 @@ class FiltersTest(NovaTestCase):
 
     def test_filters_that_nova_does_not_find_fail(self):
         enabled = f'{ENABLED},GpuNUMATopologyFilter,GpuFilter'
-        self.assertIn(f'available_filters lacks {nova.OUR_FILTERS}',
+        self.assertIn(f'available_filters lacks {upgrade.OUR_FILTERS}',
                       self.failure(self.filters(enabled)))
-        self.assertIn(f'available_filters lacks {nova.NOVA_FILTERS}',
+        self.assertIn(f'available_filters lacks {upgrade.NOVA_FILTERS}',
                       self.failure(self.filters(AVAILABLE[1], enabled)))
 
 
 class ComputeDriverTest(NovaTestCase):
 
     def driver(self, name):
-        return nova.compute_driver(self.nova_conf(
+        return upgrade.compute_driver(self.nova_conf(
             '[DEFAULT]', f'compute_driver = {name}'))
 
     def test_driver_of_the_plugin_passes(self):
         self.success(self.driver('gpgpu.GpuLibvirtDriver'))
 
     def test_file_of_a_controller_passes(self):
-        self.success(nova.compute_driver(self.nova_conf()))
+        self.success(upgrade.compute_driver(self.nova_conf()))
 
     def test_other_driver_is_a_warning(self):
         self.assertIn('offers no GPUs', self.warning(
@@ -132,12 +132,12 @@ class SameOptionsTest(NovaTestCase):
 
     def setUp(self):
         super().setUp()
-        self.ours = nova.read([])
+        self.ours = upgrade.read([])
         self.ours.set_override(
             'transport_url', 'rabbit://c:x@one:5672/gpu', 'gpgpu')
 
     def same(self, *lines, url='rabbit://h:y@two:5672/gpu'):
-        return nova.same_options(self.nova_conf(
+        return upgrade.same_options(self.nova_conf(
             '[gpgpu]', f'transport_url = {url}', *lines), self.ours)
 
     def test_other_user_and_node_of_one_broker_pass(self):
@@ -180,7 +180,7 @@ class NotificationsTest(NovaTestCase):
         conf_gpgpu.register_opts(conf)
         conf([], default_config_files=[])
         conf.set_override('nova_notifications_topic', topic, 'gpgpu_conductor')
-        return nova.notifications(self.nova_conf(*lines), conf)
+        return upgrade.notifications(self.nova_conf(*lines), conf)
 
     def test_topic_that_nova_sends_to_passes(self):
         self.success(self.notifications(*self.SENT))

@@ -3,7 +3,7 @@
 
 import fixtures
 
-from gpgpu_plugin.cmd.upgrade import nova_devices
+from gpgpu_plugin.cmd import upgrade
 from gpgpu_plugin.domain import variant as rules
 from tests.unit.cmd.upgrade import base
 from tests.unit.cmd.upgrade import nova_conf
@@ -23,7 +23,7 @@ class CollisionsTest(nova_conf.NovaConfMixin, base.ResultTestCase):
         self.folder = self.useFixture(fixtures.TempDir()).path
 
     def check(self, *lines, driver=OURS, variants=(H100,)):
-        return nova_devices.collisions(
+        return upgrade.device_collisions(
             self.nova_conf(*driver, *lines), variants)
 
     def test_nova_that_assigns_nothing_passes(self):

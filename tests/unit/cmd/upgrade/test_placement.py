@@ -7,7 +7,7 @@ import fixtures
 import openstack
 from wsgi_intercept import interceptor
 
-from gpgpu_plugin.cmd.upgrade import placement
+from gpgpu_plugin.cmd import upgrade
 from tests.unit.cmd.upgrade import base
 from tests.unit.cmd.upgrade import nova_conf
 
@@ -46,7 +46,7 @@ class ReachableTest(nova_conf.NovaConfMixin, base.ResultTestCase):
 
     def test_credentials_of_nova_are_used(self):
         self.assertIn('[placement] of nova.conf', self.success(
-            placement.reachable(self.with_credentials(), 'west')))
+            upgrade.placement_reachable(self.with_credentials(), 'west')))
         self.assertEqual(
             [('/resource_classes', 'secret', 'placement 1.2')],
             self.requests)
@@ -61,24 +61,24 @@ class ReachableTest(nova_conf.NovaConfMixin, base.ResultTestCase):
         self.useFixture(fixtures.MonkeyPatch('openstack.connect', connect))
         for conf in (self.nova_conf(), None):
             self.assertIn('cloud west', self.success(
-                placement.reachable(conf, 'west')))
+                upgrade.placement_reachable(conf, 'west')))
         self.assertEqual('west', self.cloud)
 
     def test_no_credentials_are_a_warning(self):
         for conf in (self.nova_conf(), None):
             self.assertIn('not checked', self.warning(
-                placement.reachable(conf, None)))
+                upgrade.placement_reachable(conf, None)))
         self.assertEqual([], self.requests)
 
     def test_refused_request_fails_with_the_status(self):
         for status in ('401 Unauthorized', '403 Forbidden', '503 Gone'):
             self.status = status
             text = self.failure(
-                placement.reachable(self.with_credentials(), None))
+                upgrade.placement_reachable(self.with_credentials(), None))
             self.assertIn(status.split()[0], text)
 
     def test_placement_that_cannot_be_reached_fails(self):
-        text = self.failure(placement.reachable(
+        text = self.failure(upgrade.placement_reachable(
             self.with_credentials('http://127.0.0.1:1'), None))
         self.assertIn('cannot be reached', text)
 
@@ -86,4 +86,4 @@ class ReachableTest(nova_conf.NovaConfMixin, base.ResultTestCase):
         self.useFixture(fixtures.EnvironmentVariable(
             'OS_CLIENT_CONFIG_FILE', f'{self.folder}/clouds.yaml'))
         self.assertIn('cloud nowhere', self.failure(
-            placement.reachable(None, 'nowhere')))
+            upgrade.placement_reachable(None, 'nowhere')))

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor.admin import event as event_admin
-from gpgpu_plugin.db import author
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.objects import event as objects
+from gpgpu_plugin.db import transaction
+from gpgpu_plugin.objects import history as history_obj
 from tests.unit.conductor import base
 
 REQUEST = 'req-11111111-1111-1111-1111-111111111111'
@@ -22,8 +22,8 @@ class EventListTest(base.ConductorTestCase):
 
     def setUp(self):
         super().setUp()
-        [self.first] = self.boot_of('p1', 1, 'i1', self.db.by(author.Author(
-            actor='host h1', request_id=REQUEST)))
+        [self.first] = self.boot_of('p1', 1, 'i1', self.db.by(
+            transaction.Author(actor='host h1', request_id=REQUEST)))
         self.boot_of('p2', 2, 'i2', self.db)
         releases.release(self.db, [self.first.uuid])
 
@@ -35,12 +35,12 @@ class EventListTest(base.ConductorTestCase):
 
     def kinds(self, **wanted):
         """Return the kinds of events, the oldest first."""
-        return [found.kind for found in event_admin.list_all(
-            self.db, objects.EventFilter(**wanted))][::-1]
+        return [found.kind for found in history.list_events(
+            self.db, history_obj.EventFilter(**wanted))][::-1]
 
     def test_event_has_all_that_is_known(self):
-        [*_, claim] = event_admin.list_all(
-            self.db, objects.EventFilter(instance='i1'))
+        [*_, claim] = history.list_events(
+            self.db, history_obj.EventFilter(instance='i1'))
         self.assertEqual(
             ('claim', 'h1', self.first.device_uuid, self.first.uuid, 'i1',
              'p1', 'host h1', REQUEST, None, 1),
@@ -85,12 +85,12 @@ class EventListTest(base.ConductorTestCase):
                           since=noon, until=noon)
 
     def test_pages_go_on_after_the_marker(self):
-        everything = event_admin.list_all(self.db, objects.EventFilter())
+        everything = history.list_events(self.db, history_obj.EventFilter())
         self.assertEqual(
             sorted((found.id for found in everything), reverse=True),
             [found.id for found in everything])
-        self.assertEqual(everything[2:5], event_admin.list_all(
-            self.db, objects.EventFilter(), limit=3,
+        self.assertEqual(everything[2:5], history.list_events(
+            self.db, history_obj.EventFilter(), limit=3,
             marker=everything[1].marker))
 
 
@@ -99,8 +99,8 @@ class RefusedTest(base.base.BaseTestCase):
     def refused(self, marker=None, **wanted):
         # Before the database is asked.
         return self.assertRaises(
-            exception.Invalid, event_admin.list_all, None,
-            objects.EventFilter(**wanted), marker=marker)
+            exception.Invalid, history.list_events, None,
+            history_obj.EventFilter(**wanted), marker=marker)
 
     def test_unknown_kind_is_refused_with_those_that_are_known(self):
         self.assertIn('claim_denied', str(self.refused(kind='clam')))

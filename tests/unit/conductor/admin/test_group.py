@@ -4,11 +4,10 @@
 import dataclasses
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
-from gpgpu_plugin.objects import event as objects
+from gpgpu_plugin.objects import history as history_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 
@@ -49,8 +48,8 @@ class GroupTest(base.ConductorTestCase):
         self.assertEqual(
             [('h1', 'H100: allocation policy breadth_first, of the group'),
              ('h1', 'H100: allocation policy depth_first, of the variant')],
-            [(event.host, event.detail) for event in event_admin.list_all(
-                self.db, objects.EventFilter(kind='group_set'))][::-1])
+            [(event.host, event.detail) for event in history.list_events(
+                self.db, history_obj.EventFilter(kind='group_set'))][::-1])
 
 
 class WithoutDevicesTest(base.ConductorTestCase):
@@ -61,7 +60,7 @@ class WithoutDevicesTest(base.ConductorTestCase):
             dataclasses.replace(gpu, **facts) for gpu in base.EIGHT)))
 
     def test_settings_of_an_operator_stay(self):
-        vgpu_type_admin.set_enabled(
+        group_admin.set_type_enabled(
             self.db, 'H100', 'passthrough', 'h1', enabled=False)
         group_admin.set_(self.db, 'h1', 'H100', 'breadth_first')
         self.report(vfio_refusal='no IOMMU')

@@ -7,13 +7,12 @@ import oslo_messaging
 import sqlalchemy as sa
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import cleaning
-from gpgpu_plugin.conductor import inventory
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import scheduler_feed
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import hold as hold_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.db import host as host_db
@@ -77,7 +76,7 @@ class HostTest(base.ConductorTestCase):
 
     def test_refusal_names_some_devices_and_the_number_of_others(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.conductor.admin.host._NAMED', 1))
+            'gpgpu_plugin.conductor.admin.host._MAX_NAMED', 1))
         self.unclean('quarantined')
         self.assertEqual(1, self.refused('2 more would be offered').count(
             'is quarantined'))
@@ -195,10 +194,10 @@ class HostTest(base.ConductorTestCase):
         self.assertIn('draining since ', shown)
         self.assertIn(' by op: fans', shown)
         host_admin.delete(self.db, 'h1')
-        self.assertEqual((), hold_admin.list_all(self.db))
+        self.assertEqual((), device_admin.list_holds(self.db))
         hosts.store(self.db, base.scan(base.EIGHT))
         self.assertEqual((shown,), host_admin.show(self.db, 'h1').holds)
-        [held] = hold_admin.list_all(self.db, kind='draining')
+        [held] = device_admin.list_holds(self.db, kind='draining')
         self.assertEqual(('h1', None, None, 'op', 'fans'), (
             held.host, held.address, held.device, held.actor, held.reason))
 
@@ -208,7 +207,7 @@ class HostTest(base.ConductorTestCase):
 
     def inventory(self):
         with self.db.reader() as session:
-            return inventory.of_host(session, host_db.get(session, 'h1'))
+            return capacity.host_inventory(session, host_db.get(session, 'h1'))
 
     def test_host_that_does_not_answer_may_be_deleted(self):
         host_admin.check_not_running(self.db, 'h1', lambda: False)

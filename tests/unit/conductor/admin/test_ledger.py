@@ -4,8 +4,8 @@
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor.admin import device as device_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import host as host_admin
-from gpgpu_plugin.conductor.admin import ledger as ledger_admin
 from gpgpu_plugin.domain import ledger
 from tests.unit.conductor import base
 
@@ -22,7 +22,7 @@ class LedgerTest(base.ConductorTestCase):
             self.clean_all()
 
     def numbers(self, *args):
-        return [record.number for record in ledger_admin.list_all(
+        return [record.number for record in history.list_cleanings(
             self.db, self.uuid, *args)]
 
     def test_records_are_listed_in_pages(self):
@@ -36,19 +36,19 @@ class LedgerTest(base.ConductorTestCase):
             self.assertRaises(exception.Invalid, self.numbers, 2, marker)
 
     def test_head_is_that_of_the_last_record(self):
-        last = ledger_admin.list_all(self.db, self.uuid)[-1]
+        last = history.list_cleanings(self.db, self.uuid)[-1]
         expected = ledger.Head(
             device_uuid=self.uuid, number=3, hash=last.hash,
             was_cleaned=True)
-        self.assertEqual(expected, ledger_admin.head(self.db, self.uuid))
+        self.assertEqual(expected, history.ledger_head(self.db, self.uuid))
         host_admin.delete(self.db, 'h1')
-        self.assertEqual(expected, ledger_admin.head(self.db, self.uuid))
+        self.assertEqual(expected, history.ledger_head(self.db, self.uuid))
 
     def test_unknown_device_is_not_found(self):
         self.assertRaises(
-            exception.NotFound, ledger_admin.head, self.db, 'none')
+            exception.NotFound, history.ledger_head, self.db, 'none')
         self.assertRaises(
-            exception.NotFound, ledger_admin.list_all, self.db, 'none')
+            exception.NotFound, history.list_cleanings, self.db, 'none')
 
 
 class NewDeviceTest(base.ConductorTestCase):
@@ -58,5 +58,5 @@ class NewDeviceTest(base.ConductorTestCase):
     def test_device_that_was_never_cleaned_has_an_empty_chain(self):
         uuid = device_admin.list_all(self.db)[0].uuid
         self.assertEqual(ledger.Head(device_uuid=uuid),
-                         ledger_admin.head(self.db, uuid))
-        self.assertEqual((), ledger_admin.list_all(self.db, uuid))
+                         history.ledger_head(self.db, uuid))
+        self.assertEqual((), history.list_cleanings(self.db, uuid))

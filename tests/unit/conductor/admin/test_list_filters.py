@@ -16,18 +16,15 @@ from gpgpu_plugin.conductor import retirement
 from gpgpu_plugin.conductor import withdrawal
 from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import device as device_admin
-from gpgpu_plugin.conductor.admin import event as event_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
-from gpgpu_plugin.conductor.admin import usage as usage_admin
+from gpgpu_plugin.conductor.admin import history
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.domain.allocation import request
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
-from gpgpu_plugin.objects import event as event_obj
-from gpgpu_plugin.objects import usage as usage_obj
+from gpgpu_plugin.objects import history as history_obj
 from tests.fixtures import hosts
 from tests.unit.conductor import base
 from tests.unit.conductor import vgpu_base
@@ -146,8 +143,8 @@ class FilterTest(vgpu_base.VGPUTestCase):
 
     def test_events(self):
         def listed(**filters):
-            return event_admin.list_all(
-                self.db, event_obj.EventFilter(**filters))
+            return history.list_events(
+                self.db, history_obj.EventFilter(**filters))
         rows = listed()
         device = next(row.device_uuid for row in rows if row.device_uuid)
         self.check(rows, listed, {
@@ -160,8 +157,8 @@ class FilterTest(vgpu_base.VGPUTestCase):
     def test_usage_and_its_sums(self):
         def listed(**filters):
             return [dataclasses.replace(row, seconds=0) for row
-                    in usage_admin.list_all(
-                        self.db, usage_obj.UsageQuery(**filters))]
+                    in history.list_usage(
+                        self.db, history_obj.UsageQuery(**filters))]
         rows = listed()
         values = {
             'host': ['h1', 'h2'], 'project_id': ['p1', 'p2'],
@@ -170,7 +167,7 @@ class FilterTest(vgpu_base.VGPUTestCase):
         self.check(rows, listed, values)
         for name, wanted in values.items():
             for value in wanted:
-                sums = usage_admin.summary(self.db, usage_obj.UsageQuery(
+                sums = history.usage_summary(self.db, history_obj.UsageQuery(
                     **{name: value}), ['host', 'vgpu_type'])
                 self.assertEqual(
                     sum(getattr(row, name) == value for row in rows),
@@ -178,7 +175,7 @@ class FilterTest(vgpu_base.VGPUTestCase):
 
     def test_groups_and_vgpu_types(self):
         values = {'host': ['h1', 'h2'], 'variant': ['H100', 'T4']}
-        for list_all in (group_admin.list_all, vgpu_type_admin.list_all):
+        for list_all in (group_admin.list_all, group_admin.list_types):
             rows = list_all(self.db)
             for filters in _pairs(values):
                 expected = [row for row in rows if all(
@@ -189,12 +186,12 @@ class FilterTest(vgpu_base.VGPUTestCase):
                 self.assertTrue(expected)
 
     def test_types_that_are_enabled(self):
-        rows = vgpu_type_admin.list_all(self.db)
+        rows = group_admin.list_types(self.db)
         for host in (None, 'h1'):
             self.assertEqual(
                 [row for row in rows if row.enabled
                  and host in (None, row.host)],
-                list(vgpu_type_admin.list_all(
+                list(group_admin.list_types(
                     self.db, host, only_enabled=True)))
         self.assertNotEqual({True}, {row.enabled for row in rows})
 

@@ -6,7 +6,6 @@ from gpgpu_plugin.conductor.admin import assignment as assignment_admin
 from gpgpu_plugin.conductor.admin import group as group_admin
 from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.conductor.admin import pages
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import claim as claim_obj
 from tests.fixtures import hosts
@@ -68,15 +67,15 @@ class PagesTest(vgpu_base.VGPUTestCase):
             self.db, limit=limit, marker=marker), 3)
 
     def test_vgpu_types(self):
-        number = len(vgpu_type_admin.list_all(self.db))
+        number = len(group_admin.list_types(self.db))
         self.assertGreater(number, 6)
-        self.check(lambda limit, marker: vgpu_type_admin.list_all(
+        self.check(lambda limit, marker: group_admin.list_types(
             self.db, limit=limit, marker=marker), number)
 
     def test_vgpu_types_that_are_enabled(self):
-        enabled = [info for info in vgpu_type_admin.list_all(self.db)
+        enabled = [info for info in group_admin.list_types(self.db)
                    if info.enabled]
-        self.check(lambda limit, marker: vgpu_type_admin.list_all(
+        self.check(lambda limit, marker: group_admin.list_types(
             self.db, limit=limit, marker=marker, only_enabled=True),
             len(enabled))
         # One that was disabled while pages were fetched.
@@ -84,7 +83,7 @@ class PagesTest(vgpu_base.VGPUTestCase):
         [marker, *_] = [info.marker for info in enabled
                         if info.vgpu_type == 'T4-1Q']
         self.assertNotIn('T4-1Q', {
-            info.vgpu_type for info in vgpu_type_admin.list_all(
+            info.vgpu_type for info in group_admin.list_types(
                 self.db, marker=marker, only_enabled=True)})
 
     def test_assignments(self):
@@ -99,7 +98,7 @@ class PagesTest(vgpu_base.VGPUTestCase):
             self.db, ask, limit=limit, marker=marker), 4)
 
     def test_unknown_marker_is_not_found(self):
-        for list_ in (group_admin.list_all, vgpu_type_admin.list_all):
+        for list_ in (group_admin.list_all, group_admin.list_types):
             for marker in ('gone', 'h1:T4', 'a:b:c:d'):
                 if list_ is group_admin.list_all and marker == 'h1:T4':
                     continue

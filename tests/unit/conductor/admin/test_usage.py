@@ -6,11 +6,11 @@ import datetime
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import releases
-from gpgpu_plugin.conductor.admin import usage as usage_admin
-from gpgpu_plugin.objects import usage as objects
+from gpgpu_plugin.conductor.admin import history
+from gpgpu_plugin.objects import history as history_obj
 from tests.unit.conductor import base
 
-ALL = objects.UsageQuery()
+ALL = history_obj.UsageQuery()
 DAY = datetime.datetime(2026, 11, 1)
 
 
@@ -23,7 +23,7 @@ class UsageTest(base.ConductorTestCase):
         releases.release(self.db, self.ended)
 
     def summary(self, by=('instance',), **options):
-        return self.still(usage_admin.summary(self.db, ALL, by, **options))
+        return self.still(history.usage_summary(self.db, ALL, by, **options))
 
     def still(self, found):
         """Return rows without the seconds of usage that goes on."""
@@ -32,7 +32,7 @@ class UsageTest(base.ConductorTestCase):
     def test_list_and_sums_have_running_and_ended_usage(self):
         self.assertEqual(
             [*self.running, *self.ended],
-            [row.uuid for row in usage_admin.list_all(self.db, ALL)])
+            [row.uuid for row in history.list_usage(self.db, ALL)])
         self.assertEqual(
             [(('i1',), 1), (('i2',), 2)],
             [(row.values, row.usages) for row in self.summary()])
@@ -41,17 +41,17 @@ class UsageTest(base.ConductorTestCase):
         self.assertEqual(self.summary(), self.summary(['instance'] * 2))
 
     def test_export_has_what_has_ended_once(self):
-        found = [row.uuid for row in usage_admin.unexported(self.db)]
+        found = [row.uuid for row in history.unexported(self.db)]
         self.assertEqual(set(self.ended), set(found))
-        self.assertEqual(2, usage_admin.mark_exported(
+        self.assertEqual(2, history.mark_exported(
             self.db, [*found, *self.running]))
-        self.assertEqual((), usage_admin.unexported(self.db))
+        self.assertEqual((), history.unexported(self.db))
 
     def test_pages(self):
-        [first, *rest] = self.still(usage_admin.list_all(self.db, ALL))
+        [first, *rest] = self.still(history.list_usage(self.db, ALL))
         self.assertEqual((first,), self.still(
-            usage_admin.list_all(self.db, ALL, 1)))
-        self.assertEqual(tuple(rest), self.still(usage_admin.list_all(
+            history.list_usage(self.db, ALL, 1)))
+        self.assertEqual(tuple(rest), self.still(history.list_usage(
             self.db, ALL, 9, first.marker)))
         [first, *rest] = self.summary()
         self.assertEqual((first,), self.summary(limit=1))
@@ -63,9 +63,9 @@ class UsageTest(base.ConductorTestCase):
 
     def test_period_that_ends_before_it_begins_is_refused(self):
         for until in (DAY, DAY - datetime.timedelta(days=1)):
-            query = objects.UsageQuery(since=DAY, until=until)
-            for call, args in ((usage_admin.list_all, ()),
-                               (usage_admin.summary, (['host'],))):
+            query = history_obj.UsageQuery(since=DAY, until=until)
+            for call, args in ((history.list_usage, ()),
+                               (history.usage_summary, (['host'],))):
                 self.refused('ends after it begins', call, self.db, query,
                              *args)
 

@@ -7,7 +7,7 @@ import uuid
 import fixtures
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.conductor import inventory
+from gpgpu_plugin.conductor import capacity
 from gpgpu_plugin.conductor import releases
 from gpgpu_plugin.conductor import variant_sweep
 from gpgpu_plugin.conductor.admin import device as device_admin
@@ -29,11 +29,11 @@ class VariantTest(base.ConductorTestCase):
 
     def caller(self):
         self.refreshed = []
-        return variant_sweep.Caller(tell=self.refreshed.append)
+        return variant_sweep.SweepCaller(tell=self.refreshed.append)
 
     def inventory(self):
         with self.db.reader() as session:
-            return inventory.of_host(session, host_db.get(session, 'h1'))
+            return capacity.host_inventory(session, host_db.get(session, 'h1'))
 
     def test_created_at_run_time(self):
         self.assertEqual({'unmanaged': 8}, self.states())
@@ -183,7 +183,7 @@ class PendingTest(base.ConductorTestCase):
     def setUp(self):
         super().setUp()
         self.report_second_host()
-        self.late = variant_sweep.Caller(is_over=lambda: True)
+        self.late = variant_sweep.SweepCaller(is_over=lambda: True)
 
     def shown(self, name='H100'):
         info = variant_admin.show(self.db, name)
@@ -209,7 +209,7 @@ class PendingTest(base.ConductorTestCase):
         def given_up():
             raise exception.RequestExpired(
                 method='variant_delete', subject='H100', wanted=1, waited=2)
-        caller = variant_sweep.Caller(check_wanted=given_up)
+        caller = variant_sweep.SweepCaller(check_wanted=given_up)
         for change in (
                 lambda: variant_admin.create(self.db, dataclasses.replace(
                     self.H100, name='X', device='1111'), caller),

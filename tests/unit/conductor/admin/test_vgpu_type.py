@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from gpgpu_plugin import exception
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.conductor import variant_sweep
+from gpgpu_plugin.conductor.admin import group
 from gpgpu_plugin.conductor.admin import variant as variant_admin
-from gpgpu_plugin.conductor.admin import vgpu_type as vgpu_type_admin
 from gpgpu_plugin.db import event as event_db
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.objects import admin
 from tests.fixtures import hosts
 from tests.unit.conductor import base
@@ -25,7 +25,7 @@ t4 = vgpu_base.t4
 class ListTest(vgpu_base.VGPUTestCase):
 
     def test_types_are_listed_with_properties_and_capacity(self):
-        listed = {info.vgpu_type: info for info in vgpu_type_admin.list_all(
+        listed = {info.vgpu_type: info for info in group.list_types(
             self.db, 'h1', 'T4')}
         self.assertEqual(
             ['T4-16Q', 'T4-1Q', 'T4-2Q', 'T4-4Q', 'T4-8Q', 'passthrough'],
@@ -47,7 +47,7 @@ class ListTest(vgpu_base.VGPUTestCase):
                 GPUS, f'h{number}', str(uuid.uuid4())))
             with self.statements() as found:
                 self.assertEqual(
-                    6 * number, len(vgpu_type_admin.list_all(self.db)))
+                    6 * number, len(group.list_types(self.db)))
             self.assertFalse([
                 statement for statement in found
                 if 'pci_function' in statement])
@@ -64,13 +64,13 @@ class ListTest(vgpu_base.VGPUTestCase):
                 (None, None, {('h1', 'T4'), ('h2', 'H100')})):
             self.assertEqual(expected, {
                 (info.host, info.variant) for info in
-                vgpu_type_admin.list_all(self.db, host, variant)})
+                group.list_types(self.db, host, variant)})
 
     def test_vgpus_that_are_assigned_are_counted_by_type(self):
         self.ask(Q4=2)
         self.assertEqual({'T4-4Q': 2}, {
             info.vgpu_type: info.assigned
-            for info in vgpu_type_admin.list_all(self.db) if info.assigned})
+            for info in group.list_types(self.db) if info.assigned})
 
 
 class EnableTest(vgpu_base.VGPUTestCase):
@@ -78,7 +78,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
     def changed_by(self, *args, **kwargs):
         """Enable or disable a type, and return the hosts that changed."""
         changed = []
-        self.enable(*args, caller=variant_sweep.Caller(
+        self.enable(*args, caller=variant_sweep.SweepCaller(
             tell=changed.append), **kwargs)
         return changed
 
@@ -87,7 +87,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
         hosts.store(self.db, base.scan(GPUS, 'h2', other))
         self.assertEqual(['h2'], self.changed_by('T4-2Q', 'h2'))
         self.assertEqual([False, True], [
-            info.enabled for info in vgpu_type_admin.list_all(self.db)
+            info.enabled for info in group.list_types(self.db)
             if info.vgpu_type == 'T4-2Q'])
 
     def test_host_that_reports_later_offers_what_is_enabled_everywhere(self):
@@ -95,7 +95,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
         hosts.store(self.db, base.scan(GPUS, 'h2', str(uuid.uuid4())))
         self.assertEqual(
             {'T4-16Q', 'T4-1Q', 'T4-4Q'},
-            {info.vgpu_type for info in vgpu_type_admin.list_all(self.db, 'h2')
+            {info.vgpu_type for info in group.list_types(self.db, 'h2')
              if info.enabled})
 
     def test_unknown_type_host_or_variant_is_not_found(self):
@@ -104,9 +104,9 @@ class EnableTest(vgpu_base.VGPUTestCase):
         self.assertIn('T4-3Q of T4 (known: T4-16Q', str(exc))
         self.assertRaises(exception.NotFound, self.enable, 'T4-1Q', 'h9')
         self.assertRaises(
-            exception.NotFound, vgpu_type_admin.list_all, self.db, 'h9')
+            exception.NotFound, group.list_types, self.db, 'h9')
         self.assertRaises(
-            exception.NotFound, vgpu_type_admin.list_all, self.db, None, 'T5')
+            exception.NotFound, group.list_types, self.db, None, 'T5')
 
     def is_taken(self, name):
         """Check that T4 has the class of a type of T4-T4.
@@ -116,10 +116,10 @@ class EnableTest(vgpu_base.VGPUTestCase):
         variant_admin.create(self.db, admin.VariantInfo(
             name='T4-T4', vendor='10de', device='9999'))
         hosts.store(self.db, base.scan([*GPUS, t4(
-            2, device='9999', vgpu_types=(vgpu_type.VGPUType(
+            2, device='9999', vgpu_types=(vgpu.VGPUType(
                 name=name, type_id='x', max_instances=1),))]))
         exc = self.assertRaises(
-            exception.Conflict, vgpu_type_admin.set_enabled, self.db, 'T4-T4',
+            exception.Conflict, group.set_type_enabled, self.db, 'T4-T4',
             name, None, enabled=True)
         self.assertIn(f'type T4-{name} of T4 has the resource class', str(exc))
 
@@ -128,7 +128,7 @@ class EnableTest(vgpu_base.VGPUTestCase):
 
     def test_type_whose_resource_class_is_being_enabled_is_refused(self):
         # No host lists it yet.
-        self.enable('T4-2Q', caller=variant_sweep.Caller(
+        self.enable('T4-2Q', caller=variant_sweep.SweepCaller(
             is_over=lambda: True))
         self.is_taken('2Q')
 
@@ -171,5 +171,5 @@ class EnableTest(vgpu_base.VGPUTestCase):
         self.report_second_host(GPUS)
         self.assertEqual({'h1': True, 'h2': False}, {
             info.host: info.enabled
-            for info in vgpu_type_admin.list_all(self.db)
+            for info in group.list_types(self.db)
             if info.vgpu_type == 'T4-2Q'})

@@ -7,50 +7,49 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from gpgpu_plugin.domain import fabric
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import allocate as allocate_mod
-from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capacity
-from gpgpu_plugin.domain.vgpu import vgpu_type
 
 DEPTH = request_mod.AllocationPolicy.DEPTH_FIRST
 BREADTH = request_mod.AllocationPolicy.BREADTH_FIRST
 POLICIES = st.sampled_from([DEPTH, BREADTH])
-TOPOLOGIES = st.sampled_from(list(request_mod.Topology))
+TOPOLOGIES = st.sampled_from(list(request_mod.GPUTopology))
 NODES = st.sampled_from([None, 0, 1, 2])
 SWITCHES = st.sampled_from([None, 's1', 's2', 's3'])
 
-TYPES = {name: vgpu_type.VGPUType(
+TYPES = {name: vgpu.VGPUType(
     name=name, type_id=name, video_ram=size * 1024,
     max_instances=16 // size) for name, size in (
         ('16', 16), ('8', 8), ('8A', 8), ('4', 4))}
 
 
 def gpu(gpu_id: str, *vgpus: str, **fields: typing.Any,
-        ) -> capacity.GPUCapacity:
+        ) -> vgpu.GPUCapacity:
     """Return a GPU of 16 GB with vGPUs of these types."""
-    return capacity.GPUCapacity(**{
+    return vgpu.GPUCapacity(**{
         'id': gpu_id, 'types': TYPES, 'vgpus': tuple(
-            capacity.VGPU(vgpu_type=name) for name in vgpus),
-        'mix_policy': capacity.VGPUMixPolicy.ANY_MIX, **fields})
+            vgpu.VGPU(vgpu_type=name) for name in vgpus),
+        'mix_policy': vgpu.VGPUMixPolicy.ANY_MIX, **fields})
 
 
-def whole_gpu(gpu_id: str, **fields: typing.Any) -> capacity.GPUCapacity:
+def whole_gpu(gpu_id: str, **fields: typing.Any) -> vgpu.GPUCapacity:
     """Return a GPU without vGPU types."""
-    return capacity.GPUCapacity(id=gpu_id, passthrough=True, **fields)
+    return vgpu.GPUCapacity(id=gpu_id, passthrough=True, **fields)
 
 
-def passthrough(gpus: Sequence[capacity.GPUCapacity],
-                links: links_mod.Links | None = None) -> offer_mod.TypeOffer:
+def passthrough(gpus: Sequence[vgpu.GPUCapacity],
+                links: fabric.Links | None = None) -> offer_mod.TypeOffer:
     """Return the offer of whole GPUs."""
     return offer_mod.TypeOffer(
         vgpu_type=naming.PASSTHROUGH, gpus=gpus, links=links)
 
 
-def offers(gpus: Sequence[capacity.GPUCapacity],
-           links: links_mod.Links | None = None,
+def offers(gpus: Sequence[vgpu.GPUCapacity],
+           links: fabric.Links | None = None,
            ) -> dict[str, offer_mod.TypeOffer]:
     """Return all offers of one group.
 
@@ -74,7 +73,7 @@ def request(counts: dict[str, int],
         for name, count in sorted(counts.items())), **fields)
 
 
-def allocate(requested: request_mod.Request, *gpus: capacity.GPUCapacity,
+def allocate(requested: request_mod.Request, *gpus: vgpu.GPUCapacity,
              **kwargs: typing.Any) -> dict[str, list[str]]:
     """Return ids of the selected GPUs by resource class."""
     selections = allocate_mod.allocate(offers(gpus), requested, {}, **kwargs)
@@ -90,9 +89,9 @@ _DRIVER_AVAILABLE = [
 
 
 @st.composite
-def hosts(draw: st.DrawFn, max_gpus: int = 3) -> list[capacity.GPUCapacity]:
+def hosts(draw: st.DrawFn, max_gpus: int = 3) -> list[vgpu.GPUCapacity]:
     """Draw the GPUs of one group of a host, used and limited at random."""
-    mix_policy = draw(st.sampled_from(capacity.VGPUMixPolicy))
+    mix_policy = draw(st.sampled_from(vgpu.VGPUMixPolicy))
     gpus = []
     for gpu_id in 'abcdef'[:draw(st.integers(1, max_gpus))]:
         new = gpu(
@@ -110,19 +109,19 @@ def hosts(draw: st.DrawFn, max_gpus: int = 3) -> list[capacity.GPUCapacity]:
 
 @st.composite
 def link_groups(draw: st.DrawFn, ids: Sequence[str],
-                ) -> links_mod.Links | None:
+                ) -> fabric.Links | None:
     """Draw how GPUs are linked, in any way that makes sense or not."""
     if not ids or draw(st.booleans()):
         return None
     parts = draw(st.lists(
         st.frozensets(st.sampled_from(sorted(ids)), min_size=1, max_size=4),
         max_size=6, unique=True))
-    return links_mod.Links(
+    return fabric.Links(
         partitions=tuple(parts), fabric=draw(st.booleans()),
         problem=draw(st.sampled_from(['', 'one is gone'])))
 
 
-def lattice(ids: str) -> tuple[links_mod.Partition, ...]:
+def lattice(ids: str) -> tuple[fabric.Partition, ...]:
     """Return all GPUs, then both halves of each partition, down to one."""
     if len(ids) == 1:
         return (frozenset(ids),)

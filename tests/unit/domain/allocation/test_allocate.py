@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from oslotest import base as test_base
 
+from gpgpu_plugin.domain import fabric
 from gpgpu_plugin.domain import naming
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import allocate as allocate_mod
-from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import offer as offer_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capacity
 from tests.fixtures import examples
 from tests.unit.domain.allocation import base
 
@@ -52,7 +52,7 @@ class VGPUPolicyTest(test_base.BaseTestCase):
         self.assertEqual('b', selections['V4'][0].gpu_id)
 
     def test_placement_id_is_selected_with_the_vgpu(self) -> None:
-        mixed_size = capacity.VGPUMixPolicy.MIXED_SIZE
+        mixed_size = vgpu.VGPUMixPolicy.MIXED_SIZE
         selections = allocate_mod.allocate(
             base.offers([gpu('a', mix_policy=mixed_size)]),
             request({'V8': 2}), {})
@@ -94,7 +94,7 @@ class VGPUTopologyTest(test_base.BaseTestCase):
         self.assertEqual('numa_policy_required', exc.reason)
 
     def test_same_switch(self) -> None:
-        topology = request_mod.Topology.SAME_SWITCH
+        topology = request_mod.GPUTopology.SAME_SWITCH
         self.assertEqual({'V4': ['b', 'b']}, allocate(
             request({'V4': 2}, topology=topology), *self.GPUS))
         exc = self.assertRaises(
@@ -103,8 +103,8 @@ class VGPUTopologyTest(test_base.BaseTestCase):
         self.assertEqual('topology_same_switch', exc.reason)
 
     def test_one_gpu_is_an_island_of_its_own(self) -> None:
-        for topology in (request_mod.Topology.SAME_SWITCH,
-                         request_mod.Topology.SAME_NUMA):
+        for topology in (request_mod.GPUTopology.SAME_SWITCH,
+                         request_mod.GPUTopology.SAME_NUMA):
             self.assertEqual({'V4': ['b', 'b', 'b']}, allocate(
                 request({'V4': 3}, topology=topology),
                 gpu('a', '8'), gpu('b')))
@@ -121,7 +121,7 @@ class VGPUTopologyTest(test_base.BaseTestCase):
     def test_lone_gpu_far_from_the_guests_memory_is_refused(self) -> None:
         exc = self.assertRaises(
             _Unsatisfiable, allocate, request(
-                {'V4': 2}, topology=request_mod.Topology.SAME_NUMA,
+                {'V4': 2}, topology=request_mod.GPUTopology.SAME_NUMA,
                 numa_policy=request_mod.NUMAPolicy.REQUIRED),
             gpu('a'), guest_nodes=frozenset({0}))
         self.assertEqual('numa_policy_required', exc.reason)
@@ -131,7 +131,7 @@ class MixedTest(test_base.BaseTestCase):
     """Tests of several types in one request."""
 
     def whole(self, *gpu_ids: str, **fields: typing.Any,
-              ) -> list[capacity.GPUCapacity]:
+              ) -> list[vgpu.GPUCapacity]:
         return [gpu(gpu_id, passthrough=True, **fields) for gpu_id in gpu_ids]
 
     def test_whole_gpu_beside_a_vgpu(self) -> None:
@@ -200,7 +200,7 @@ class ShortageTest(test_base.BaseTestCase):
     """Refusals because the host has too few units."""
 
     def refused(self, reason: str, detail: str, counts: dict[str, int],
-                *gpus: capacity.GPUCapacity) -> None:
+                *gpus: vgpu.GPUCapacity) -> None:
         exc = self.assertRaises(
             _Unsatisfiable, allocate, request(counts), *gpus)
         self.assertEqual((reason, detail), (exc.reason, exc.detail))
@@ -226,14 +226,14 @@ class ShortageTest(test_base.BaseTestCase):
             'type_conflict',
             '1 of V8 requested, 0 available: the GPUs have vGPUs of type 4, '
             'and their mix policy is same_type', {'V8': 1},
-            gpu('a', '4', mix_policy=capacity.VGPUMixPolicy.SAME_TYPE))
+            gpu('a', '4', mix_policy=vgpu.VGPUMixPolicy.SAME_TYPE))
 
     def test_vgpu_of_unknown_type_in_the_way(self) -> None:
         self.refused(
             'type_conflict',
             '1 of V8 requested, 0 available: the GPUs have vGPUs of type '
             'unknown, and their mix policy is any_mix', {'V8': 1},
-            gpu('a', capacity.UNKNOWN))
+            gpu('a', vgpu.UNKNOWN_TYPE))
 
     def test_driver_alone_in_the_way(self) -> None:
         self.refused(
@@ -289,7 +289,7 @@ class PassthroughTest(test_base.BaseTestCase):
                  'no PCIe switch has 3 of WHOLE')):
             exc = self.assertRaises(
                 _Unsatisfiable, self.choose, count,
-                topology=request_mod.Topology(topology))
+                topology=request_mod.GPUTopology(topology))
             self.assertEqual(reason, exc.reason)
             self.assertIn(detail, exc.detail)
 
@@ -334,7 +334,7 @@ COUNTS = st.dictionaries(
     st.sampled_from(CLASSES), st.integers(1, 5), min_size=1)
 
 
-def is_allowed(gpus: typing.Sequence[capacity.GPUCapacity],
+def is_allowed(gpus: typing.Sequence[vgpu.GPUCapacity],
                topology: str) -> bool:
     if topology == 'any' or len(gpus) < 2:
         return True
@@ -346,13 +346,13 @@ def is_allowed(gpus: typing.Sequence[capacity.GPUCapacity],
     return len(values) == 1 and None not in values
 
 
-def spread(gpus: typing.Iterable[capacity.GPUCapacity]) -> tuple[int, int]:
+def spread(gpus: typing.Iterable[vgpu.GPUCapacity]) -> tuple[int, int]:
     gpus = list(gpus)
     return (len({gpu.numa_node for gpu in gpus}),
             len({gpu.switch or gpu.id for gpu in gpus}))
 
 
-def oracle(gpus: dict[str, list[capacity.GPUCapacity]],
+def oracle(gpus: dict[str, list[vgpu.GPUCapacity]],
            counts: dict[str, int], topology: str) -> tuple[int, int] | None:
     """Return (NUMA nodes, switches) of the best set, or None."""
     ways = [itertools.combinations(gpus[name], count)
@@ -364,8 +364,8 @@ def oracle(gpus: dict[str, list[capacity.GPUCapacity]],
 
 
 def by_class(localities: typing.Iterable[typing.Any],
-             ) -> dict[str, list[capacity.GPUCapacity]]:
-    gpus: dict[str, list[capacity.GPUCapacity]] = {
+             ) -> dict[str, list[vgpu.GPUCapacity]]:
+    gpus: dict[str, list[vgpu.GPUCapacity]] = {
         name: [] for name in CLASSES}
     for number, (name, node, switch) in enumerate(localities):
         gpus[name].append(base.whole_gpu(
@@ -373,7 +373,7 @@ def by_class(localities: typing.Iterable[typing.Any],
     return gpus
 
 
-def passthrough(gpus: dict[str, list[capacity.GPUCapacity]],
+def passthrough(gpus: dict[str, list[vgpu.GPUCapacity]],
                 ) -> dict[str, offer_mod.TypeOffer]:
     return {name: base.passthrough(pool) for name, pool in gpus.items()}
 
@@ -435,7 +435,7 @@ class PassthroughPropertyTest(test_base.BaseTestCase):
         self.assertIsNone(chosen(gpus, policy.REQUIRED, None))
 
 
-def can_fit(gpus: list[capacity.GPUCapacity], names: list[str]) -> bool:
+def can_fit(gpus: list[vgpu.GPUCapacity], names: list[str]) -> bool:
     """Return whether units of these types fit in any way at all."""
     if not names:
         return True
@@ -445,9 +445,9 @@ def can_fit(gpus: list[capacity.GPUCapacity], names: list[str]) -> bool:
         for index, gpu in enumerate(gpus) if gpu.available(names[0]))
 
 
-def can_fit_linked(gpus: list[capacity.GPUCapacity], names: list[str],
-                   topology: request_mod.Topology,
-                   links: links_mod.Links | None) -> bool:
+def can_fit_linked(gpus: list[vgpu.GPUCapacity], names: list[str],
+                   topology: request_mod.GPUTopology,
+                   links: fabric.Links | None) -> bool:
     """Return whether units fit of which whole GPUs may have to be linked."""
     vgpus = [name for name in names if name != naming.PASSTHROUGH]
     whole = len(names) - len(vgpus)
@@ -465,12 +465,13 @@ def can_fit_linked(gpus: list[capacity.GPUCapacity], names: list[str],
             by_id[gpu_id].available(naming.PASSTHROUGH) for gpu_id in part))
 
 
-def islands(gpus: list[capacity.GPUCapacity], topology: request_mod.Topology,
-            ) -> list[list[capacity.GPUCapacity]]:
+def islands(gpus: list[vgpu.GPUCapacity], topology: request_mod.GPUTopology,
+            ) -> list[list[vgpu.GPUCapacity]]:
     """Return the sets of GPUs that satisfy a topology."""
-    if topology in (request_mod.Topology.ANY, request_mod.Topology.LINKED):
+    if topology in (request_mod.GPUTopology.ANY,
+                    request_mod.GPUTopology.LINKED):
         return [gpus]
-    key = ('switch' if topology is request_mod.Topology.SAME_SWITCH
+    key = ('switch' if topology is request_mod.GPUTopology.SAME_SWITCH
            else 'numa_node')
     return [*([gpu for gpu in gpus if getattr(gpu, key) == value]
               for value in {getattr(gpu, key) for gpu in gpus} - {None}),
@@ -513,7 +514,8 @@ class MixedPropertyTest(test_base.BaseTestCase):
         possible = any(can_fit_linked(island, names, topology, links)
                        for island in islands(gpus, topology)) or (
             len(names) == 1
-            and can_fit_linked(gpus, names, request_mod.Topology.ANY, links))
+            and can_fit_linked(gpus, names, request_mod.GPUTopology.ANY,
+                               links))
         try:
             found = allocate_mod.allocate(
                 base.offers(gpus, links), requested, {})

@@ -197,8 +197,8 @@ class MasksTest(test_base.BaseTestCase):
         found = masks(offers)
         self.assertEqual(
             ((1, 2), (1, 2)), (found['X'].alone, found['Y'].alone))
-        for topology in (request_mod.Topology.SAME_SWITCH,
-                         request_mod.Topology.SAME_NUMA):
+        for topology in (request_mod.GPUTopology.SAME_SWITCH,
+                         request_mod.GPUTopology.SAME_NUMA):
             self.assertIsNone(feasibility.refusal(
                 found, base.request({'X': 4, 'Y': 4}, topology=topology)))
             self.assertIsNotNone(feasibility.refusal(

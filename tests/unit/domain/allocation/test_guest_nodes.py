@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from oslotest import base as test_base
 
 from gpgpu_plugin.domain.allocation import allocate
-from gpgpu_plugin.domain.allocation import guest_nodes
 from gpgpu_plugin.domain.allocation import request as request_mod
 from tests.fixtures import examples
 from tests.unit.domain.allocation import base
@@ -39,7 +38,7 @@ class AllocateNearTest(test_base.BaseTestCase):
         gpus = [base.whole_gpu(f'c{number}', numa_node=node)
                 for number, node in enumerate(nodes)]
         try:
-            found = guest_nodes.allocate_near(
+            found = allocate.allocate_near(
                 base.offers(gpus), request, {}, choices, sockets)
         except request_mod.Unsatisfiable:
             return None
@@ -69,7 +68,7 @@ class AllocateNearTest(test_base.BaseTestCase):
         if found is None:
             return
         self.assertEqual(count, len(found))
-        chosen = guest_nodes.nearest(
+        chosen = allocate.nearest(
             frozenset(found), request, choices, sockets)
         self.assertIn(chosen, choices)
         self.assertLessEqual(
@@ -83,7 +82,7 @@ class AllocateNearTest(test_base.BaseTestCase):
     def test_refusal_is_of_the_first_choice(self) -> None:
         request = base.request({'WHOLE': 1}, pci_numa_policy=_Policy.SOCKET)
         exc = self.assertRaises(
-            request_mod.Unsatisfiable, guest_nodes.allocate_near,
+            request_mod.Unsatisfiable, allocate.allocate_near,
             base.offers([base.whole_gpu('c', numa_node=2)]), request, {},
             [frozenset({0}), frozenset({1})])
         self.assertEqual('numa_policy_required', exc.reason)

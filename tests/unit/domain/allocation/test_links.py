@@ -10,17 +10,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from oslotest import base as test_base
 
+from gpgpu_plugin.domain import fabric as fabric_rules
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.domain.allocation import allocate
-from gpgpu_plugin.domain.allocation import links as links_mod
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capacity
 from tests.fixtures import examples
 from tests.unit.domain.allocation import base
 from tests.unit.domain.allocation import test_allocate
 
 EIGHT = 'abcdefgh'
 LATTICE = base.lattice(EIGHT)
-LINKED = request_mod.Topology.LINKED
+LINKED = request_mod.GPUTopology.LINKED
 CLASSES = ('A', 'B')
 GPUS = st.lists(st.tuples(
     st.sampled_from(CLASSES), base.NODES, base.SWITCHES, st.booleans()),
@@ -28,12 +28,12 @@ GPUS = st.lists(st.tuples(
 COUNTS = st.dictionaries(
     st.sampled_from(CLASSES), st.integers(1, 4), min_size=1)
 
-_Links = links_mod.Links
+_Links = fabric_rules.Links
 _Offers = dict[str, typing.Any]
 
 
 def take(requested: int, free: str, *, fabric: bool = True,
-         topology: request_mod.Topology = LINKED,
+         topology: request_mod.GPUTopology = LINKED,
          partitions: typing.Sequence[frozenset[str]] = LATTICE,
          **fields: typing.Any) -> str:
     """Return the ids of the GPUs that are selected of eight.
@@ -83,22 +83,22 @@ class PartitionTest(test_base.BaseTestCase):
         self.assertEqual('not_enough_available', self.refusal(4, 'abc').reason)
 
     def test_board_with_a_fabric_allows_nothing_else(self) -> None:
-        for topology in (request_mod.Topology.ANY,
-                         request_mod.Topology.SAME_NUMA):
+        for topology in (request_mod.GPUTopology.ANY,
+                         request_mod.GPUTopology.SAME_NUMA):
             exc = self.refusal(2, 'bdeg', topology=topology)
             self.assertEqual('link_partition', exc.reason)
             self.assertEqual('ef', take(2, 'bdefg', topology=topology))
 
     def test_without_a_fabric_gpus_can_be_taken_without_links(self) -> None:
         self.assertEqual('bd', take(
-            2, 'bdeg', fabric=False, topology=request_mod.Topology.ANY))
+            2, 'bdeg', fabric=False, topology=request_mod.GPUTopology.ANY))
         self.assertEqual('topology_linked', self.refusal(
             2, 'bdeg', fabric=False).reason)
 
     def test_without_a_fabric_partitions_are_spared_all_the_same(
             self) -> None:
         self.assertEqual('c', take(
-            1, 'abc', fabric=False, topology=request_mod.Topology.ANY))
+            1, 'abc', fabric=False, topology=request_mod.GPUTopology.ANY))
 
     def test_gpu_without_partition_on_a_fabric_is_never_taken(self) -> None:
         pair = frozenset('ab')
@@ -111,10 +111,10 @@ class PartitionTest(test_base.BaseTestCase):
         across = [frozenset('ae'), frozenset('gh')]
         self.assertEqual('gh', take(
             2, EIGHT, partitions=across,
-            topology=request_mod.Topology.SAME_NUMA))
+            topology=request_mod.GPUTopology.SAME_NUMA))
         self.assertEqual('topology_same_numa', self.refusal(
             2, EIGHT, partitions=across[:1],
-            topology=request_mod.Topology.SAME_NUMA).reason)
+            topology=request_mod.GPUTopology.SAME_NUMA).reason)
 
     def test_guests_memory_holds_beside_the_fabric(self) -> None:
         gpus = [base.whole_gpu(gpu_id, numa_node=int(gpu_id > 'd'))
@@ -227,7 +227,7 @@ def refused(seed: int, choose: typing.Callable[[int, str], str]) -> int:
 def offers_of(rows: typing.Iterable[typing.Any],
               data: st.DataObject) -> _Offers:
     """Return offers of two classes of whole GPUs with random links."""
-    gpus: dict[str, list[capacity.GPUCapacity]] = {
+    gpus: dict[str, list[vgpu.GPUCapacity]] = {
         name: [] for name in CLASSES}
     for number, (name, node, switch, offered) in enumerate(rows):
         gpus[name].append(base.whole_gpu(
@@ -238,7 +238,7 @@ def offers_of(rows: typing.Iterable[typing.Any],
 
 
 def cost(offers: _Offers, requested: request_mod.Request,
-         chosen: dict[str, list[capacity.GPUCapacity]],
+         chosen: dict[str, list[vgpu.GPUCapacity]],
          ) -> tuple[int, ...] | None:
     """Return the cost of a choice; None: it is not allowed."""
     every = [gpu for part in chosen.values() for gpu in part]

@@ -4,7 +4,6 @@
 from oslotest import base as test_base
 
 from gpgpu_plugin.domain.allocation import offer as offer_mod
-from gpgpu_plugin.domain.allocation import region
 from tests.unit.domain.allocation import base
 
 _GPUS = [base.gpu('a', '8', numa_node=0, passthrough=True),
@@ -26,6 +25,6 @@ class TypeOfferTest(test_base.BaseTestCase):
 
     def test_offer_within_a_region_has_its_gpus_alone(self) -> None:
         offer = base.offers(_GPUS)['V4']
-        part = offer.within(region.Region(numa_nodes=frozenset({1})))
+        part = offer.within(offer_mod.HostRegion(numa_nodes=frozenset({1})))
         self.assertEqual({'b': 4}, part.available_by_gpu)
-        self.assertIs(offer, offer.within(region.Region()))
+        self.assertIs(offer, offer.within(offer_mod.HostRegion()))

@@ -3,10 +3,10 @@
 
 from oslotest import base as test_base
 
+from gpgpu_plugin.domain import vgpu
+from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import offer as offer_mod
-from gpgpu_plugin.domain.allocation import packing
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.vgpu import capacity
 from tests.unit.domain.allocation import base
 
 # Its driver makes no larger types, so that none is lost by a 4.
@@ -19,7 +19,7 @@ class PackTest(test_base.BaseTestCase):
              ) -> dict[str, list[str]] | None:
         gpus = [base.gpu('a'), base.gpu('b', '8')]
         self.gpus = {gpu.id: gpu for gpu in gpus if gpu.id in gpu_ids}
-        selections = packing.pack(
+        selections = allocate.pack_vgpus(
             self.gpus, base.offers(gpus),
             base.request({'V8': count}).demands, base.DEPTH)
         return None if selections is None else {
@@ -41,8 +41,8 @@ class PackTest(test_base.BaseTestCase):
 class OrderTest(test_base.BaseTestCase):
 
     def first(self, policy: request_mod.AllocationPolicy,
-              *gpus: capacity.GPUCapacity) -> str:
-        selections = packing.pack(
+              *gpus: vgpu.GPUCapacity) -> str:
+        selections = allocate.pack_vgpus(
             {gpu.id: gpu for gpu in gpus}, base.offers(gpus),
             base.request({'V4': 1}).demands, policy)
         return selections['V4'][0].gpu_id
@@ -63,7 +63,7 @@ class ReservedGPUsTest(test_base.BaseTestCase):
 
     def reserved(self, *gpus: object, count: int = 1) -> list[str]:
         offers = base.offers(gpus)  # type: ignore[arg-type]
-        return [''.join(sorted(subset)) for subset in packing.reserved_gpus(
+        return [''.join(sorted(subset)) for subset in allocate.reserved_gpus(
             [offers['V8']], [(offers['WHOLE'], count, None)])]
 
     def test_gpus_with_the_fewest_vgpus_available_are_first(self) -> None:
@@ -90,5 +90,5 @@ class ReservedGPUsTest(test_base.BaseTestCase):
         others = [base.whole_gpu('x'), base.whole_gpu('y', free_vfs=1)]
         vgpus = offer_mod.TypeOffer(
             vgpu_type='8', gpus=[base.gpu('a', passthrough=True)])
-        self.assertEqual([{'x'}, {'a'}], list(packing.reserved_gpus(
+        self.assertEqual([{'x'}, {'a'}], list(allocate.reserved_gpus(
             [vgpus], [(base.passthrough([*vgpus.gpus, *others]), 1, None)])))

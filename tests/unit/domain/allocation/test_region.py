@@ -3,26 +3,26 @@
 
 from oslotest import base as test_base
 
-from gpgpu_plugin.domain.allocation import region
+from gpgpu_plugin.domain.allocation import offer
 from gpgpu_plugin.domain.allocation import request as request_mod
 from tests.unit.domain.allocation import base
 
 _GPUS = [base.gpu('a', numa_node=0, switch='s'),
          base.gpu('b', numa_node=1, switch='t'), base.gpu('c')]
 _NUMAPolicy = request_mod.NUMAPolicy
-_Topology = request_mod.Topology
+_Topology = request_mod.GPUTopology
 
 
-def _region(*nodes: int | None, **fields: str) -> region.Region:
-    return region.Region(
+def _region(*nodes: int | None, **fields: str) -> offer.HostRegion:
+    return offer.HostRegion(
         numa_nodes=frozenset(nodes) if nodes else None, **fields)
 
 
 def _tiers(numa_policy: request_mod.NUMAPolicy = _NUMAPolicy.PREFERRED,
            guest_nodes: frozenset[int] | None = None, count: int = 2,
-           topology: request_mod.Topology = _Topology.ANY,
-           one_node_first: bool = False) -> list[list[region.Region]]:
-    return list(region.preference_tiers(
+           topology: request_mod.GPUTopology = _Topology.ANY,
+           one_node_first: bool = False) -> list[list[offer.HostRegion]]:
+    return list(offer.preference_tiers(
         _GPUS, base.request({'V4': count}, topology=topology,
                             numa_policy=numa_policy),
         guest_nodes, one_node_first=one_node_first))
@@ -47,7 +47,7 @@ class PreferenceTiersTest(test_base.BaseTestCase):
                 ('legacy', [[_region(1)], [_region(1, None)]]),
                 ('socket', [[_region(1)], [_region(1, 2)]]),
                 ('preferred', [[_region(1)], [_region()]])):
-            self.assertEqual(expected, list(region.preference_tiers(
+            self.assertEqual(expected, list(offer.preference_tiers(
                 _GPUS, base.request(
                     {'V4': 1},
                     pci_numa_policy=request_mod.PCINUMAPolicy(policy)),
@@ -55,7 +55,7 @@ class PreferenceTiersTest(test_base.BaseTestCase):
                 one_node_first=False)))
 
     def test_unknown_sockets_have_no_other_nodes(self) -> None:
-        self.assertEqual(_region(1), region.base_region(
+        self.assertEqual(_region(1), offer.base_region(
             base.request({'V4': 1},
                          pci_numa_policy=request_mod.PCINUMAPolicy.SOCKET),
             frozenset({1})))
@@ -95,6 +95,6 @@ class RegionTest(test_base.BaseTestCase):
                 (_NUMAPolicy.NONE, _region()),
                 (_NUMAPolicy.PREFERRED, _region()),
                 (_NUMAPolicy.REQUIRED, _region(1))):
-            self.assertEqual(expected, region.base_region(
+            self.assertEqual(expected, offer.base_region(
                 base.request({'V4': 1}, numa_policy=numa_policy),
                 frozenset({1})))

@@ -15,7 +15,7 @@ class RequestTest(base.BaseTestCase):
                 demands=(
                     request.Demand(resource_class='CUSTOM_GPU_A', count=2),
                     request.Demand(resource_class='CUSTOM_GPU_B', count=1)),
-                topology=request.Topology.SAME_SWITCH,
+                topology=request.GPUTopology.SAME_SWITCH,
                 allocation_policy=request.AllocationPolicy.BREADTH_FIRST),
             request.from_extra_specs({
                 'resources:CUSTOM_GPU_B': '1', 'resources:CUSTOM_GPU_A': '2',

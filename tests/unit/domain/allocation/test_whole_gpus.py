@@ -3,9 +3,9 @@
 
 from oslotest import base as test_base
 
-from gpgpu_plugin.domain.allocation import links
+from gpgpu_plugin.domain import fabric
+from gpgpu_plugin.domain.allocation import allocate
 from gpgpu_plugin.domain.allocation import request as request_mod
-from gpgpu_plugin.domain.allocation import whole_gpus
 from tests.unit.domain.allocation import base
 
 
@@ -15,7 +15,7 @@ class ChooseTest(test_base.BaseTestCase):
     def choose(self, localities: dict[str, tuple[int | None, str | None]],
                count: int, policy: request_mod.AllocationPolicy = base.DEPTH,
                ) -> str | None:
-        choice = whole_gpus.choose({'WHOLE': [
+        choice = allocate.choose_whole_gpus({'WHOLE': [
             base.whole_gpu(gpu_id, numa_node=node, switch=switch)
             for gpu_id, (node, switch) in localities.items()]},
             {'WHOLE': count}, policy)
@@ -61,13 +61,13 @@ class ChooseTest(test_base.BaseTestCase):
     def test_some_combinations_of_many_link_partitions_are_tried(self) -> None:
         pools = {name: [base.whole_gpu(f'{name}{number:02}')
                         for number in range(32)] for name in 'ABCDEF'}
-        partitions = {name: links.FreePartitions(
+        partitions = {name: fabric.FreePartitions(
             partitions=tuple(frozenset({one.id, other.id}) for one, other
                              in zip(pool[::2], pool[1::2], strict=True)),
             gpus=tuple(gpu.id for gpu in pool))
             for name, pool in pools.items()}
         # There are 16 million.
-        choice = whole_gpus.choose(
+        choice = allocate.choose_whole_gpus(
             pools, dict.fromkeys(pools, 2), base.DEPTH, partitions,
             confined=tuple(pools))
         assert choice is not None
@@ -85,5 +85,6 @@ class ChooseTest(test_base.BaseTestCase):
                  'B': [base.whole_gpu(f'b{number:02}', numa_node=0,
                                       switch=f's{number}')
                        for number in range(25)]}
-        choice = whole_gpus.choose(pools, {'A': 1, 'B': 3}, base.DEPTH)
+        choice = allocate.choose_whole_gpus(pools, {'A': 1, 'B': 3},
+                                            base.DEPTH)
         self.assertEqual((1, 5), choice.cost[1:3])

@@ -3,15 +3,14 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 
-MDEV, VF = capability.VGPUMechanism
+MDEV, VF = vgpu.VGPUMechanism
 
 
 def types(**max_instances):
     return tuple(
-        vgpu_type.VGPUType(name=name, type_id=name, max_instances=count)
+        vgpu.VGPUType(name=name, type_id=name, max_instances=count)
         for name, count in max_instances.items())
 
 
@@ -19,14 +18,14 @@ TYPES = types(A=4, B=2)
 
 
 def vgpus(mechanism=MDEV, listed=TYPES, existing=()):
-    return capability.VGPUCapability(
+    return vgpu.VGPUCapability(
         mechanism=mechanism, types=listed, existing_vgpus=existing)
 
 
 class MergeTest(base.BaseTestCase):
 
     def merge(self, stored, observed, *, in_use=False, own=()):
-        return capability.merge(
+        return vgpu.merge_capability(
             stored, observed, in_use=in_use, own_vgpus=own)
 
     def test_first_scan_is_taken_but_for_own_vgpus(self):

@@ -9,39 +9,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from gpgpu_plugin.domain.vgpu import capacity
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu as vgpu_rules
 
 
-def nvidia(*sizes: int) -> dict[str, vgpu_type.VGPUType]:
+def nvidia(*sizes: int) -> dict[str, vgpu_rules.VGPUType]:
     """Return types of these sizes in GiB; the largest is the GPU."""
-    return {str(size): vgpu_type.VGPUType(
+    return {str(size): vgpu_rules.VGPUType(
         name=str(size), type_id=str(size), video_ram=size * 1024,
         max_instances=max(sizes) // size) for size in sizes}
 
 
-def twins(types: dict[str, vgpu_type.VGPUType],
-          ) -> dict[str, vgpu_type.VGPUType]:
+def twins(types: dict[str, vgpu_rules.VGPUType],
+          ) -> dict[str, vgpu_rules.VGPUType]:
     """Return other types of the same sizes."""
     return {f'{name}A': dataclasses.replace(kind, name=f'{name}A')
             for name, kind in types.items()}
 
 
-MBOCHS = {name: vgpu_type.VGPUType(
+MBOCHS = {name: vgpu_rules.VGPUType(
     name=name, type_id=f'mbochs-{name}', video_ram=size,
     max_instances=256 // size) for name, size in (
         ('small', 4), ('medium', 16), ('large', 64))}
 
 
-def gpu(types: dict[str, vgpu_type.VGPUType],
-        mix_policy: capacity.VGPUMixPolicy,
-        **fields: typing.Any) -> capacity.GPUCapacity:
+def gpu(types: dict[str, vgpu_rules.VGPUType],
+        mix_policy: vgpu_rules.VGPUMixPolicy,
+        **fields: typing.Any) -> vgpu_rules.GPUCapacity:
     """Return a GPU that is offered."""
-    return capacity.GPUCapacity(
+    return vgpu_rules.GPUCapacity(
         id='gpu', types=types, mix_policy=mix_policy, **fields)
 
 
-def filled(empty: capacity.GPUCapacity, *names: str) -> capacity.GPUCapacity:
+def filled(empty: vgpu_rules.GPUCapacity,
+           *names: str) -> vgpu_rules.GPUCapacity:
     """Return the GPU with vGPUs of these types, one after the other."""
     for name in names:
         empty = empty.with_vgpu(name)
@@ -53,7 +53,7 @@ class SameTypeTest(base.BaseTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.gpu = gpu(nvidia(16, 8, 4), capacity.VGPUMixPolicy.SAME_TYPE)
+        self.gpu = gpu(nvidia(16, 8, 4), vgpu_rules.VGPUMixPolicy.SAME_TYPE)
 
     def test_first_vgpu_decides_the_type(self) -> None:
         self.assertEqual([1, 2, 4], [
@@ -63,14 +63,14 @@ class SameTypeTest(base.BaseTestCase):
             used.available(name) for name in ('16', '8', '4')])
 
     def test_vgpu_of_unknown_type_excludes_all(self) -> None:
-        used = gpu(self.gpu.types, capacity.VGPUMixPolicy.SAME_TYPE,
-                    vgpus=(capacity.VGPU(vgpu_type=capacity.UNKNOWN),))
+        used = gpu(self.gpu.types, vgpu_rules.VGPUMixPolicy.SAME_TYPE,
+                    vgpus=(vgpu_rules.VGPU(vgpu_type=vgpu_rules.UNKNOWN_TYPE),))
         self.assertEqual([0, 0, 0], [
             used.available(name) for name in ('16', '8', '4')])
 
     def test_no_more_than_there_are_free_vfs(self) -> None:
         few = gpu(
-            self.gpu.types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=1)
+            self.gpu.types, vgpu_rules.VGPUMixPolicy.SAME_TYPE, free_vfs=1)
         self.assertEqual(1, few.available('4'))
         self.assertEqual(0, filled(few, '4').available('4'))
 
@@ -84,16 +84,17 @@ class EqualSizeTest(base.BaseTestCase):
     def setUp(self) -> None:
         super().setUp()
         sizes = {'2Q': 2, '2A': 2, '4Q': 4, '48Q': 48}
-        self.types = {name: vgpu_type.VGPUType(
+        self.types = {name: vgpu_rules.VGPUType(
             name=name, type_id=name, video_ram=size * 1024,
             max_instances=48 // size) for name, size in sizes.items()}
-        self.types['x'] = vgpu_type.VGPUType(
+        self.types['x'] = vgpu_rules.VGPUType(
             name='x', type_id='x', max_instances=5)
 
     def available(self, *names: str) -> list[int]:
         """Return what is available of each type beside these."""
-        used = gpu(self.types, capacity.VGPUMixPolicy.EQUAL_SIZE, vgpus=tuple(
-            capacity.VGPU(vgpu_type=name) for name in names))
+        used = gpu(self.types, vgpu_rules.VGPUMixPolicy.EQUAL_SIZE,
+                   vgpus=tuple(
+            vgpu_rules.VGPU(vgpu_type=name) for name in names))
         return [used.available(name) for name in self.types]
 
     def test_first_vgpu_decides_the_size(self) -> None:
@@ -103,7 +104,8 @@ class EqualSizeTest(base.BaseTestCase):
 
     def test_unknown_size_equals_no_other(self) -> None:
         self.assertEqual([0, 0, 0, 0, 4], self.available('x'))
-        self.assertEqual([0, 0, 0, 0, 0], self.available(capacity.UNKNOWN))
+        self.assertEqual([0, 0, 0, 0, 0],
+                         self.available(vgpu_rules.UNKNOWN_TYPE))
         self.assertEqual([0, 0, 0, 0, 0], self.available('gone'))
 
 
@@ -111,12 +113,12 @@ class UnknownTest(base.BaseTestCase):
     """Tests of a vGPU of an unknown type."""
 
     def test_it_excludes_even_a_type_of_that_name(self) -> None:
-        kind = vgpu_type.VGPUType(
-            name=capacity.UNKNOWN, type_id='1', max_instances=4)
-        for mix_policy in capacity.VGPUMixPolicy:
+        kind = vgpu_rules.VGPUType(
+            name=vgpu_rules.UNKNOWN_TYPE, type_id='1', max_instances=4)
+        for mix_policy in vgpu_rules.VGPUMixPolicy:
             self.assertEqual(0, gpu(
                 {kind.name: kind}, mix_policy,
-                vgpus=(capacity.VGPU(vgpu_type=capacity.UNKNOWN),),
+                vgpus=(vgpu_rules.VGPU(vgpu_type=vgpu_rules.UNKNOWN_TYPE),),
             ).available(kind.name))
 
 
@@ -131,16 +133,16 @@ class PassthroughTest(base.BaseTestCase):
                 ({'passthrough': True, 'free_vfs': 0,
                   'driver_available': {}}, 1)):
             self.assertEqual(available, gpu(
-                MBOCHS, capacity.VGPUMixPolicy.SAME_TYPE,
+                MBOCHS, vgpu_rules.VGPUMixPolicy.SAME_TYPE,
                 **fields).available('passthrough'), fields)
 
     def test_gpu_has_one_instance_whether_available_or_not(self) -> None:
         self.assertEqual(1, gpu(
-            {}, capacity.VGPUMixPolicy.SAME_TYPE).max_instances(
+            {}, vgpu_rules.VGPUMixPolicy.SAME_TYPE).max_instances(
                 'passthrough'))
 
     def test_it_does_not_count_as_a_larger_type(self) -> None:
-        any_mix = capacity.VGPUMixPolicy.ANY_MIX
+        any_mix = vgpu_rules.VGPUMixPolicy.ANY_MIX
         self.assertEqual(
             gpu(MBOCHS, any_mix).fragmentation_cost('small'),
             gpu(MBOCHS, any_mix, passthrough=True).fragmentation_cost(
@@ -151,7 +153,7 @@ class DriverAvailableTest(base.BaseTestCase):
     """Tests of the capacity that the driver reports."""
 
     def test_no_more_than_the_driver_reports(self) -> None:
-        used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX, driver_available={
+        used = gpu(MBOCHS, vgpu_rules.VGPUMixPolicy.ANY_MIX, driver_available={
             'small': 2, 'medium': None})
         self.assertEqual([2, 16, 0], [
             used.available(name) for name in ('small', 'medium', 'large')])
@@ -160,7 +162,7 @@ class DriverAvailableTest(base.BaseTestCase):
             used.available(name) for name in ('small', 'medium', 'large')])
 
     def test_cost_is_what_larger_types_lose_the_largest_first(self) -> None:
-        used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX)
+        used = gpu(MBOCHS, vgpu_rules.VGPUMixPolicy.ANY_MIX)
         self.assertEqual((1, 1, 1), used.fragmentation_cost('small'))
         used = filled(used, 'small')
         self.assertEqual((0, 0, 1), used.fragmentation_cost('small'))
@@ -170,17 +172,17 @@ class AnyMixTest(base.BaseTestCase):
     """any_mix: the kernel's mbochs, 256 MB."""
 
     def test_vgpus_take_their_share_of_the_gpu(self) -> None:
-        used = filled(gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX),
+        used = filled(gpu(MBOCHS, vgpu_rules.VGPUMixPolicy.ANY_MIX),
                       'large', 'large', 'medium')
         self.assertEqual([28, 7, 1], [
             used.available(name) for name in ('small', 'medium', 'large')])
 
     def test_type_that_the_gpu_does_not_support(self) -> None:
-        used = gpu(MBOCHS, capacity.VGPUMixPolicy.ANY_MIX,
-                    vgpus=(capacity.VGPU(vgpu_type='mtty-1'),))
+        used = gpu(MBOCHS, vgpu_rules.VGPUMixPolicy.ANY_MIX,
+                    vgpus=(vgpu_rules.VGPU(vgpu_type='mtty-1'),))
         self.assertEqual(0, used.available('small'))
         self.assertEqual(0, gpu(
-            MBOCHS, capacity.VGPUMixPolicy.ANY_MIX).available('mtty-1'))
+            MBOCHS, vgpu_rules.VGPUMixPolicy.ANY_MIX).available('mtty-1'))
 
 
 class MIGTest(base.BaseTestCase):
@@ -194,11 +196,11 @@ class MIGTest(base.BaseTestCase):
                   ) -> list[int] | None:
         """Return how many of each type fit, which is so by each policy."""
         types = {known.name: known for known
-                 in vgpu_type.from_creatable_vgpu_types(''.join(
+                 in vgpu_rules.types_from_sysfs(''.join(
                      f'{number} : NVIDIA {name}\n'
                      for number, name in enumerate(listed)))}
         found = []
-        for policy in capacity.VGPUMixPolicy:
+        for policy in vgpu_rules.VGPUMixPolicy:
             one = filled(gpu(types, policy, free_vfs=48), *used)
             found.append([one.available(name) for name in types])
         self.assertEqual([found[0]] * len(found), found)
@@ -222,9 +224,9 @@ class MIGTest(base.BaseTestCase):
             'RTX-Pro-6000-Blackwell-DC-1-12Q'))
 
     def test_driver_that_lists_no_more_decides(self) -> None:
-        types = {known.name: known for known in vgpu_type.of_names(
+        types = {known.name: known for known in vgpu_rules.types_of_names(
             ['H100-1-10C', 'L40S-12Q'])}
-        one = gpu(types, capacity.VGPUMixPolicy.SAME_TYPE, free_vfs=16,
+        one = gpu(types, vgpu_rules.VGPUMixPolicy.SAME_TYPE, free_vfs=16,
                   driver_available={'L40S-12Q': None})
         self.assertEqual(
             [0, 16], [one.available(name) for name in types])
@@ -259,7 +261,7 @@ class MixedSizeTest(base.BaseTestCase):
         for region, table in self.TABLES.items():
             types = nvidia(*table)
             for size, placements in table.items():
-                used = gpu(types, capacity.VGPUMixPolicy.MIXED_SIZE)
+                used = gpu(types, vgpu_rules.VGPUMixPolicy.MIXED_SIZE)
                 found = []
                 while used.available(str(size)):
                     used = used.with_vgpu(str(size))
@@ -270,7 +272,7 @@ class MixedSizeTest(base.BaseTestCase):
 
     def test_placements_that_no_driver_has_are_not_used(self) -> None:
         largest = str(2 ** 30)
-        huge = gpu(nvidia(1, 2 ** 30), capacity.VGPUMixPolicy.MIXED_SIZE)
+        huge = gpu(nvidia(1, 2 ** 30), vgpu_rules.VGPUMixPolicy.MIXED_SIZE)
         self.assertEqual(128, huge.available('1'))
         used = huge.with_vgpu('1')
         self.assertEqual(
@@ -278,28 +280,28 @@ class MixedSizeTest(base.BaseTestCase):
 
     def test_largest_type_that_can_fit_keeps_fitting(self) -> None:
         used = filled(gpu(nvidia(24, 12, 6, 4),
-                           capacity.VGPUMixPolicy.MIXED_SIZE), '6', '4')
+                           vgpu_rules.VGPUMixPolicy.MIXED_SIZE), '6', '4')
         self.assertEqual(1, used.available('12'))
 
     def test_new_vgpu_is_placed_where_larger_types_keep_fitting(self) -> None:
-        used = gpu(nvidia(24, 12, 6), capacity.VGPUMixPolicy.MIXED_SIZE,
-                   vgpus=(capacity.VGPU(vgpu_type='6', placement_id=12),))
+        used = gpu(nvidia(24, 12, 6), vgpu_rules.VGPUMixPolicy.MIXED_SIZE,
+                   vgpus=(vgpu_rules.VGPU(vgpu_type='6', placement_id=12),))
         # 0 and 6 are free, too, in the other half.
         self.assertEqual(18, used.with_vgpu('6').vgpus[-1].placement_id)
 
     def test_vgpu_at_an_unknown_placement_excludes_all(self) -> None:
-        used = gpu(nvidia(24, 12), capacity.VGPUMixPolicy.MIXED_SIZE,
-                    vgpus=(capacity.VGPU(vgpu_type='12'),))
+        used = gpu(nvidia(24, 12), vgpu_rules.VGPUMixPolicy.MIXED_SIZE,
+                    vgpus=(vgpu_rules.VGPU(vgpu_type='12'),))
         self.assertEqual(0, used.available('12'))
 
 
 @st.composite
-def _gpus(draw: st.DrawFn) -> capacity.GPUCapacity:
-    mix_policy = draw(st.sampled_from(capacity.VGPUMixPolicy))
+def _gpus(draw: st.DrawFn) -> vgpu_rules.GPUCapacity:
+    mix_policy = draw(st.sampled_from(vgpu_rules.VGPUMixPolicy))
     types = draw(st.sampled_from([
         MBOCHS, nvidia(24, 12, 8, 6, 4), nvidia(80, 40, 16, 10, 4),
         nvidia(24, 12, 8) | twins(nvidia(24, 12, 8))]))
-    if mix_policy is capacity.VGPUMixPolicy.MIXED_SIZE:
+    if mix_policy is vgpu_rules.VGPUMixPolicy.MIXED_SIZE:
         types = nvidia(24, 12, 8, 6, 4)
     free_vfs = draw(st.none() | st.integers(min_value=0, max_value=8))
     return gpu(types, mix_policy, free_vfs=free_vfs)
@@ -311,7 +313,7 @@ class AvailableTest(base.BaseTestCase):
     @given(_gpus(), st.lists(st.integers(min_value=0, max_value=99),
                               max_size=12), st.data())
     def test_what_is_available_can_be_had_and_no_more(
-            self, used: capacity.GPUCapacity, steps: list[int],
+            self, used: vgpu_rules.GPUCapacity, steps: list[int],
             data: st.DataObject) -> None:
         names = sorted(used.types)
         for step in steps:
@@ -333,18 +335,18 @@ class AvailableTest(base.BaseTestCase):
         self.assertEqual(0, used.available(name))
         self._fits_the_hardware(used)
 
-    def _fits_the_hardware(self, used: capacity.GPUCapacity) -> None:
+    def _fits_the_hardware(self, used: vgpu_rules.GPUCapacity) -> None:
         sizes = [used.types[vgpu.vgpu_type].video_ram or 0
                  for vgpu in used.vgpus]
         memory = max(kind.video_ram * kind.max_instances  # type: ignore[operator]
                      for kind in used.types.values())
         self.assertLessEqual(sum(sizes), memory)
-        if used.mix_policy is capacity.VGPUMixPolicy.SAME_TYPE:
+        if used.mix_policy is vgpu_rules.VGPUMixPolicy.SAME_TYPE:
             self.assertLessEqual(
                 len({vgpu.vgpu_type for vgpu in used.vgpus}), 1)
-        if used.mix_policy is capacity.VGPUMixPolicy.EQUAL_SIZE:
+        if used.mix_policy is vgpu_rules.VGPUMixPolicy.EQUAL_SIZE:
             self.assertLessEqual(len(set(sizes)), 1)
-        if used.mix_policy is capacity.VGPUMixPolicy.MIXED_SIZE:
+        if used.mix_policy is vgpu_rules.VGPUMixPolicy.MIXED_SIZE:
             spans = sorted(
                 (vgpu.placement_id or 0,
                  (vgpu.placement_id or 0) + size // 1024)
@@ -354,7 +356,7 @@ class AvailableTest(base.BaseTestCase):
 
     @given(_gpus(), st.data())
     def test_passthrough_and_vgpus_exclude_each_other(
-            self, empty: capacity.GPUCapacity, data: st.DataObject) -> None:
+            self, empty: vgpu_rules.GPUCapacity, data: st.DataObject) -> None:
         empty = dataclasses.replace(empty, passthrough=True)
         name = data.draw(st.sampled_from(sorted(empty.types)))
         self.assertEqual(1, empty.available('passthrough'))
@@ -366,5 +368,5 @@ class AvailableTest(base.BaseTestCase):
                 0, empty.with_vgpu(name).available('passthrough'))
 
     def test_gpu_that_is_not_offered_has_none(self) -> None:
-        self.assertEqual(0, capacity.GPUCapacity(
+        self.assertEqual(0, vgpu_rules.GPUCapacity(
             id='x', offered=False, types=MBOCHS).available('small'))

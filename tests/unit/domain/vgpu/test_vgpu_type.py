@@ -5,7 +5,7 @@ import typing
 
 from oslotest import base
 
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 
 T4 = ('num_heads=4, frl_config=60, framebuffer=1024M, '
       'max_resolution=5120x2880, max_instance=16')
@@ -16,19 +16,19 @@ class MdevTest(base.BaseTestCase):
 
     def test_nvidia(self) -> None:
         self.assertEqual(
-            vgpu_type.VGPUType(
+            vgpu.VGPUType(
                 name='T4-1Q', type_id='nvidia-230', video_ram=1024,
                 max_heads=4, max_resolution_x=5120, max_resolution_y=2880,
                 max_instances=16),
-            vgpu_type.from_mdev('nvidia-230', 'GRID T4-1Q', T4, None))
+            vgpu.type_from_mdev('nvidia-230', 'GRID T4-1Q', T4, None))
 
     def test_the_brand_changes_with_the_release(self) -> None:
         self.assertEqual(
-            {'T4-1Q'}, {vgpu_type.from_mdev('nvidia-230', name, T4, 1).name
+            {'T4-1Q'}, {vgpu.type_from_mdev('nvidia-230', name, T4, 1).name
                         for name in ('GRID T4-1Q', 'NVIDIA T4-1Q')})
 
     def test_gvt_g_has_no_name(self) -> None:
-        found = vgpu_type.from_mdev(
+        found = vgpu.type_from_mdev(
             'i915-GVTg_V5_4', None,
             'low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n'
             'resolution: 1920x1200\nweight: 4\n', 1)
@@ -38,21 +38,21 @@ class MdevTest(base.BaseTestCase):
              found.max_resolution_y, found.max_instances))
 
     def test_the_kernels_samples(self) -> None:
-        medium = vgpu_type.from_mdev(
+        medium = vgpu.type_from_mdev(
             'mbochs-medium', 'mbochs-medium',
             'virtual display, 16 MB video memory\n', 16)
         self.assertEqual(('mbochs-medium', 16, 16),
                          (medium.name, medium.video_ram,
                           medium.max_instances))
-        port = vgpu_type.from_mdev(
+        port = vgpu.type_from_mdev(
             'mtty-1', 'Single port serial', None, 24)
         self.assertEqual(('mtty-1', None, 24), (
             port.name, port.video_ram, port.max_instances))
 
     def test_what_is_not_reported_is_unknown(self) -> None:
         self.assertEqual(
-            vgpu_type.VGPUType(name='x-1', type_id='x-1'),
-            vgpu_type.from_mdev('x-1', None, None, None))
+            vgpu.VGPUType(name='x-1', type_id='x-1'),
+            vgpu.type_from_mdev('x-1', None, None, None))
 
 
 class TypesOfVFTest(base.BaseTestCase):
@@ -65,7 +65,7 @@ class TypesOfVFTest(base.BaseTestCase):
     def test_numbers_and_sizes(self) -> None:
         found = {
             listed.name: listed
-            for listed in vgpu_type.from_creatable_vgpu_types(self.TEXT)
+            for listed in vgpu.types_from_sysfs(self.TEXT)
         }
         self.assertEqual({
             'L40S-1B': ('1145', 1024, 48), 'L40S-12Q': ('1153', 12288, 4),
@@ -74,7 +74,7 @@ class TypesOfVFTest(base.BaseTestCase):
              for name, listed in found.items()})
 
     def test_type_of_a_mig_slice(self) -> None:
-        [found] = vgpu_type.from_creatable_vgpu_types(
+        [found] = vgpu.types_from_sysfs(
             '1414 : NVIDIA H200X-1-18C'
         )
         self.assertEqual(('H200X-1-18C', 18 * 1024),
@@ -83,7 +83,7 @@ class TypesOfVFTest(base.BaseTestCase):
     def most(self, *names: str) -> list[int | None]:
         """Return how many of each type of a listing fit, in its order."""
         found = {listed.name: listed.max_instances for listed
-                 in vgpu_type.from_creatable_vgpu_types(''.join(
+                 in vgpu.types_from_sysfs(''.join(
                      f'{number} : NVIDIA {name}\n'
                      for number, name in enumerate(names)))}
         return [found[name.replace(' ', '-')] for name in names]
@@ -117,7 +117,7 @@ class TypesOfVFTest(base.BaseTestCase):
     def test_listing_beside_vgpus_shows_mig_types_alone(self) -> None:
         for name, expected in (
                 ('H100-1-10C', 7), ('L40S-12Q', None), ('A30-1-6C', None)):
-            [known] = vgpu_type.of_names([name])
+            [known] = vgpu.types_of_names([name])
             self.assertEqual(expected, known.max_instances, name)
 
     def test_what_follows_the_series(self) -> None:
@@ -125,24 +125,24 @@ class TypesOfVFTest(base.BaseTestCase):
             {'T4-2B4': 2, 'A100-1-5CME': 5, 'H200X-1-18CNOME': 18,
              'DC-1-24CMEALL': 24, 'DC-1-24QGFX': 24, 'T4-2B5': None},
             {listed.name: listed.video_ram and listed.video_ram // 1024
-             for listed in vgpu_type.from_creatable_vgpu_types(''.join(
+             for listed in vgpu.types_from_sysfs(''.join(
                  f'{number} : NVIDIA {name}\n' for number, name in enumerate((
                      'T4-2B4', 'A100-1-5CME', 'H200X-1-18CNOME',
                      'DC-1-24CMEALL', 'DC-1-24QGFX', 'T4-2B5'))))})
 
     def test_a_name_without_a_size_fits_nobody_knows_how_often(self) -> None:
-        [found] = vgpu_type.from_creatable_vgpu_types('7 : Something')
+        [found] = vgpu.types_from_sysfs('7 : Something')
         self.assertEqual((None, None),
                          (found.video_ram, found.max_instances))
 
     def test_nothing(self) -> None:
-        self.assertEqual((), vgpu_type.from_creatable_vgpu_types('0\n'))
+        self.assertEqual((), vgpu.types_from_sysfs('0\n'))
 
 
 class ImplausibleTest(base.BaseTestCase):
 
     def reason(self, **fields: typing.Any) -> str | None:
-        return vgpu_type.implausible(vgpu_type.VGPUType(
+        return vgpu.implausible_type(vgpu.VGPUType(
             **{'name': 'T4-1Q', 'type_id': '1', **fields}))
 
     def test_largest_numbers_and_unknown_ones_are_plausible(self) -> None:

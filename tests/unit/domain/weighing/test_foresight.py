@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from oslotest import base
 
-from gpgpu_plugin.domain.weighing import foresight
-from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 
 def best(counts, hosts, request):
     """Return the number of the best host, and its state with the request."""
-    policy = foresight.Foresight()
-    policy.start(mix_mod.Mix.count(counts), hosts)
+    policy = weighing.Foresight()
+    policy.start(weighing.Mix.count(counts), hosts)
     return max(((choice.gain - policy.price(choice.lost), number,
                  choice.after) for number, host in enumerate(hosts)
                 for choice in policy.choices(host, request)),
@@ -49,8 +48,8 @@ class ForesightTest(base.BaseTestCase):
 
     def test_capacity_of_several_classes_cost_as_much_as_the_dearest(
             self) -> None:
-        policy = foresight.Foresight()
-        policy.start(mix_mod.Mix.count({
+        policy = weighing.Foresight()
+        policy.start(weighing.Mix.count({
             test_host.request(8 * size, 32, 2): 1 for size in (1, 2, 3)}),
             [test_host.host()])
         dearest = max(policy.price(lost) for lost in (
@@ -68,9 +67,9 @@ class ForesightTest(base.BaseTestCase):
             nothing)[0])
 
     def test_change_of_a_host_counts_like_a_new_start(self) -> None:
-        mix = mix_mod.Mix.count({test_host.request(gpus=2): 1})
+        mix = weighing.Mix.count({test_host.request(gpus=2): 1})
         before, after = test_host.host(), test_host.host(free=[0, 0])
-        changed, fresh = foresight.Foresight(), foresight.Foresight()
+        changed, fresh = weighing.Foresight(), weighing.Foresight()
         changed.start(mix, [before, before])
         changed.change(before, after)
         fresh.start(mix, [before, after])

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from oslotest import base
 
-from gpgpu_plugin.domain.weighing import leftover
-from gpgpu_plugin.domain.weighing import mix as mix_mod
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 
 def of(host, *requests):
-    return leftover.Leftover(mix_mod.Mix.count(
+    return weighing.Leftover(weighing.Mix.count(
         dict.fromkeys(requests, 1))).of(host)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from oslotest import base
 
-from gpgpu_plugin.domain.weighing import policy
+from gpgpu_plugin.domain import weighing
 from tests.unit.domain.weighing import test_host
 
 
 class SpreadTest(base.BaseTestCase):
 
     def gain(self, host) -> float:
-        [choice] = policy.Spread().choices(host, test_host.request())
+        [choice] = weighing.Spread().choices(host, test_host.request())
         return choice.gain
 
     def test_host_with_the_most_free_gpus_is_better(self) -> None:
@@ -24,5 +24,5 @@ class SpreadTest(base.BaseTestCase):
         self.assertGreater(self.gain(many), self.gain(few))
 
     def test_request_that_does_not_fit_has_no_choice(self) -> None:
-        self.assertEqual([], policy.Spread().choices(
+        self.assertEqual([], weighing.Spread().choices(
             test_host.host(64, 256, [1000]), test_host.request(gpus=2)))

@@ -3,15 +3,14 @@
 
 from oslotest import base
 
-from gpgpu_plugin.domain.weighing import policy
-from gpgpu_plugin.domain.weighing import vgpus
+from gpgpu_plugin.domain import weighing
 
 
 class GainTest(base.BaseTestCase):
 
     def order(self, count, *hosts, **kwargs):
         """Return the numbers of hosts with four units a GPU, best first."""
-        gains = [vgpus.gain(dict(enumerate(host)), 4, count, **kwargs)
+        gains = [weighing.vgpu_gain(dict(enumerate(host)), 4, count, **kwargs)
                  for host in hosts]
         return sorted(range(len(hosts)), key=lambda index: -gains[index])
 
@@ -35,7 +34,7 @@ class GainTest(base.BaseTestCase):
 
     def test_host_with_too_few_units_does_not_fit(self):
         for is_spread in (False, True):
-            self.assertEqual(policy.UNFIT, vgpus.gain(
+            self.assertEqual(weighing.UNFIT, weighing.vgpu_gain(
                 {0: 1, 2: 1}, 4, 3, is_spread=is_spread))
 
     def test_claim_that_takes_the_emptiest_gpu_starts_one(self):
@@ -47,5 +46,7 @@ class GainTest(base.BaseTestCase):
         # One GPU of the first node has one unit left, which a claim of two
         # units does not take.
         tiers = ((0b01, 0b10), (0b11,))
-        self.assertEqual({1: 2}, vgpus.choose({0: 1, 1: 4}, 4, 2, tiers))
-        self.assertEqual({0: 1, 1: 1}, vgpus.choose({0: 1, 1: 1}, 4, 2, tiers))
+        self.assertEqual({1: 2},
+                         weighing.choose_for_vgpus({0: 1, 1: 4}, 4, 2, tiers))
+        self.assertEqual({0: 1, 1: 1},
+                         weighing.choose_for_vgpus({0: 1, 1: 1}, 4, 2, tiers))

@@ -10,8 +10,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import naming
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base as host_base
 from tests.fixtures import cleaned
 from tests.unit.host import vgpu_base
@@ -49,7 +48,7 @@ class MdevTest(vgpu_base.VGPUCase):
         self.twice(self.host.prepare, device)
         self.assertEqual([device.assignment_uuid], self.mdevs())
         self.assertEqual(3, self.available())
-        self.assertEqual({self.gpu.id: driver_capacity.DriverCapacity(
+        self.assertEqual({self.gpu.id: vgpu.DriverCapacity(
             existing=(device.assignment_uuid,), available={
                 'T4-4Q': 3, 'T4-1Q': 0, 'T4-2Q': 0, 'T4-8Q': 0,
                 'T4-16Q': 0})}, self.capacities(device))
@@ -245,7 +244,7 @@ class MdevOnVFTest(vgpu_base.VFCase):
         pf = next(gpu for gpu in self.functions()
                   if gpu.id == self.vfs[0].pf)
         self.assertEqual(
-            (capability.VGPUMechanism.VF, 20, 4, 1),
+            (vgpu.VGPUMechanism.VF, 20, 4, 1),
             (
                 pf.vgpu_mechanism,
                 *(
@@ -296,14 +295,14 @@ class MdevOnVFTest(vgpu_base.VFCase):
                              self.host.attachment(device).mdev)
         self.refused(self.host.prepare, self.device(0), 'no more')
         self.refused(self.host.prepare, self.device(4), 'no more')
-        self.assertEqual({self.vfs[0].pf: driver_capacity.DriverCapacity(
+        self.assertEqual({self.vfs[0].pf: vgpu.DriverCapacity(
             existing=tuple(device.stable_id for device in devices))},
             self.capacities(*devices))
         # The other GPU is free.
         self.host.prepare(self.device(self.made))
         self.assertEqual(
             {
-                self.vfs[self.made].pf: driver_capacity.DriverCapacity(
+                self.vfs[self.made].pf: vgpu.DriverCapacity(
                     existing=(self.vfs[self.made].id,),
                     available={'A100D-20C': None},
                 )

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import privsep
-from gpgpu_plugin.domain.vgpu import capability
-from gpgpu_plugin.domain.vgpu import capacity
+from gpgpu_plugin.domain import vgpu as vgpu_rules
 from tests.fixtures import examples
 from tests.unit.host import vgpu_base
 
@@ -113,10 +112,10 @@ class MdevTest(PlacementCase):
     @hypothesis.given(st.lists(st.one_of(
         st.sampled_from(_SIZES), st.integers(0, 19)), max_size=25))
     def test_driver_accepts_every_calculated_placement(self, steps):
-        gpu = capacity.GPUCapacity(
+        gpu = vgpu_rules.GPUCapacity(
             id='gpu',
             offered=True,
-            mix_policy=capacity.VGPUMixPolicy.MIXED_SIZE,
+            mix_policy=vgpu_rules.VGPUMixPolicy.MIXED_SIZE,
             types={listed.name: listed for listed in self.gpu.vgpu_types},
         )
         made = []
@@ -127,8 +126,8 @@ class MdevTest(PlacementCase):
                 elif made:
                     self.host.release(made.pop(step % len(made)))
                 gpu = dataclasses.replace(gpu, vgpus=tuple(
-                    capacity.VGPU(vgpu_type=device.vgpu_type,
-                                  placement_id=device.placement_id)
+                    vgpu_rules.VGPU(vgpu_type=device.vgpu_type,
+                                    placement_id=device.placement_id)
                     for device in made))
         finally:
             for device in made:
@@ -182,5 +181,5 @@ class NvidiaVFTest(PlacementCase):
         # It has a type, and is cleaned like any other VF.
         self.assertTrue(self.host.clean(device).passed)
         self.assertEqual(
-            capability.VGPUMechanism.VF, self.functions()[0].vgpu_mechanism
+            vgpu_rules.VGPUMechanism.VF, self.functions()[0].vgpu_mechanism
         )

@@ -9,7 +9,7 @@ import pathlib
 import fixtures
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.domain.vgpu import driver_capacity
+from gpgpu_plugin.domain import vgpu
 from tests.unit.host import vgpu_base
 
 
@@ -45,7 +45,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.assertEqual('1153', self.current())
         self.assertEqual(
             {
-                self.vfs[0].pf: driver_capacity.DriverCapacity(
+                self.vfs[0].pf: vgpu.DriverCapacity(
                     existing=(device.stable_id,),
                     available={'L40S-12A': None, 'L40S-12Q': None},
                 )
@@ -288,7 +288,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         devices = [self.device(number) for number in range(4)]
         for device in devices:
             self.host.prepare(device)
-        self.assertEqual({self.vfs[0].pf: driver_capacity.DriverCapacity(
+        self.assertEqual({self.vfs[0].pf: vgpu.DriverCapacity(
             existing=tuple(device.stable_id for device in devices))},
             self.capacities(*devices))
         self.assertTrue(self.host.clean(devices[0]).passed)
@@ -363,7 +363,7 @@ class NvidiaVFTest(vgpu_base.VFCase):
         self.assertFalse(self.host.changed())
         start = self.stop_drivers()
         pf = self.functions()[0]
-        self.assertEqual(((), driver_capacity.DriverCapacity()),
+        self.assertEqual(((), vgpu.DriverCapacity()),
                          (pf.vgpu_types, pf.driver_capacity))
         self.assertFalse(self.host.changed())
         start()

@@ -5,14 +5,14 @@ from oslotest import base
 
 from gpgpu_plugin.domain import naming
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host.backends import passthrough
+from gpgpu_plugin.host.backends import whole_function
 
 
 class PassthroughBackendTest(base.BaseTestCase):
 
     def handles(self, **fields):
         # The hardware is not asked.
-        return passthrough.PassthroughBackend(None).handles(
+        return whole_function.PassthroughBackend(None).handles(
             host_base.HostDevice(
                 assignment_uuid='a', stable_id='/devices/x',
                 address='0000:3b:00.0', **fields))

@@ -9,7 +9,7 @@ from oslotest import base
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host import base as host_base
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host.cleaning import steps
 from gpgpu_plugin.host.fake import host as fake_host
 
 
@@ -45,7 +45,7 @@ class CardCase(base.BaseTestCase):
 
     def target(self, **kwargs):
         """Return what steps get, for tests of one of them."""
-        return step.Target(
+        return steps.Target(
             device=self.device(**kwargs), access=self.host.access,
             functions=(self.gpu,), read=lambda: (self.gpu,))
 

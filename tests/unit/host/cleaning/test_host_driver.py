@@ -4,7 +4,7 @@ import os
 
 import fixtures
 
-from gpgpu_plugin.host.cleaning import host_driver
+from gpgpu_plugin.host.cleaning import steps
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import host as fake_host
 from tests.unit.host.cleaning import card
@@ -68,7 +68,7 @@ class HostDriverTest(card.CardCase):
 class WholeGPUTest(card.CardCase):
 
     def test_no_driver_clears_a_whole_gpu(self):
-        self.assertEqual('inapplicable', host_driver.HostDriverStep().run(
+        self.assertEqual('inapplicable', steps.HostDriverStep().run(
             self.target()).outcome)
 
 
@@ -77,5 +77,5 @@ class FactsTest(card.CardCase):
     def test_parent_that_is_no_pci_function_is_named_itself(self):
         folder = self.useFixture(fixtures.TempDir()).path
         os.mkdir(f'{folder}/mbochs')
-        self.assertEqual('mbochs', host_driver.facts(
+        self.assertEqual('mbochs', steps.host_driver_facts(
             sysfs.Sysfs(self.root), f'{folder}/mbochs')['driver'])

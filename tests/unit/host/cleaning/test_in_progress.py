@@ -3,7 +3,7 @@
 
 import pathlib
 
-from gpgpu_plugin.host.cleaning import in_progress
+from gpgpu_plugin.host.cleaning import ladder
 from tests.unit.host.cleaning import card
 
 
@@ -79,7 +79,7 @@ class BoardTest(ScanTest):
 class FunctionsInCleaningTest(card.CardCase):
 
     def test_cleaning_that_ended_during_the_scan_counts(self):
-        functions = in_progress.FunctionsInCleaning()
+        functions = ladder.FunctionsInCleaning()
         functions.begin_scan()
         with functions.cleaning([self.gpu]):
             self.assertEqual({self.gpu.id}, functions.ids())

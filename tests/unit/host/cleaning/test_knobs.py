@@ -8,7 +8,7 @@ import pathlib
 import fixtures
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host.cleaning import knobs
+from gpgpu_plugin.host.cleaning import operator_program
 from tests.unit.host.cleaning import card
 
 DEFAULTS = {'ecc': 'on', 'cc': 'off', 'ppcie': 'off'}
@@ -56,7 +56,7 @@ class KnobsCase(card.CardCase):
 
     def run_step(self, command=None, step=None, **changes):
         target = self.target()
-        return (step or knobs.KnobsStep()).run(dataclasses.replace(
+        return (step or operator_program.KnobsStep()).run(dataclasses.replace(
             target, functions=(dataclasses.replace(
                 self.gpu, **{'device': '2330', **changes}),),
             read=lambda: (dataclasses.replace(self.gpu, device='2330'),),
@@ -142,7 +142,7 @@ class KnobsTest(KnobsCase):
 
     def test_program_that_takes_too_long_fails(self):
         self.program('#!/bin/sh\nsleep 600\n')
-        step = knobs.KnobsStep()
+        step = operator_program.KnobsStep()
         step.seconds = 0.3
         self.failed('query took longer than 0.3 s', step=step)
 

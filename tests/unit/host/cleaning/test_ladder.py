@@ -9,7 +9,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.cleaning import ladder
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host.cleaning import steps as steps_host
 from tests.fixtures import cleaned
 from tests.unit.host.cleaning import card
 
@@ -18,7 +18,7 @@ CALLS = []
 
 def make(name, outcome='passed', error=None, begin=None, limit=60.0):
     """Return a class of steps that note what is called."""
-    class Made(step.Step):
+    class Made(steps_host.CleaningStep):
 
         def begin(self, card):
             CALLS.append(f'begin {name}')

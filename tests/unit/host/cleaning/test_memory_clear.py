@@ -5,7 +5,7 @@ import dataclasses
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import nvidia
-from gpgpu_plugin.host.cleaning import memory_clear
+from gpgpu_plugin.host.cleaning import steps
 from tests.unit.host.cleaning import card
 
 POLICY = 'reset+memory-clear+settings'
@@ -15,7 +15,7 @@ class MemoryClearTest(card.CardCase):
 
     def run_step(self, **changes):
         target = self.target()
-        return memory_clear.MemoryClearStep().run(dataclasses.replace(
+        return steps.MemoryClearStep().run(dataclasses.replace(
             target, functions=(
                 dataclasses.replace(self.gpu, **changes),)))
 
@@ -63,7 +63,7 @@ class MemoryClearTest(card.CardCase):
 
     def test_gpu_with_another_identity_fails(self):
         target = self.target()
-        result = memory_clear.MemoryClearStep().run(dataclasses.replace(
+        result = steps.MemoryClearStep().run(dataclasses.replace(
             target, read=lambda: (
                 dataclasses.replace(self.gpu, revision='a2'),)))
         self.assertEqual('failed', result.outcome)

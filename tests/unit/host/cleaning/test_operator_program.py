@@ -24,11 +24,11 @@ class RunTest(card.CardCase):
     def test_output_and_errors_are_separate_or_joined(self):
         text = 'echo "$1"; echo second >&2; exit 3'
         self.assertEqual(
-            operator_program.Ended(
+            operator_program.EndedProgram(
                 status=3, output='first', errors='second'),
             self.run_program(text))
         self.assertEqual(
-            operator_program.Ended(status=3, output='first\nsecond'),
+            operator_program.EndedProgram(status=3, output='first\nsecond'),
             self.run_program(text, join_errors=True))
 
     def test_long_output_is_cut_at_its_beginning(self):

@@ -7,7 +7,7 @@ import pathlib
 import fixtures
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host.cleaning import program
+from gpgpu_plugin.host.cleaning import operator_program
 from tests.unit.host.cleaning import card
 
 
@@ -22,9 +22,10 @@ class ProgramTest(card.CardCase):
         self.path.write_text(f'#!/bin/sh\n{text}\n')
         self.path.chmod(0o755)
         target = self.target(memory_mib=80)
-        return (step or program.ProgramStep()).run(dataclasses.replace(
-            target, access=dataclasses.replace(
-                target.access, cleaning_program=str(self.path))))
+        return (step
+                or operator_program.ProgramStep()).run(dataclasses.replace(
+       target, access=dataclasses.replace(
+           target.access, cleaning_program=str(self.path))))
 
     def test_status_0_passes_and_output_is_evidence(self):
         result = self.run_step('echo "cleared all"; echo done >&2')
@@ -39,7 +40,7 @@ class ProgramTest(card.CardCase):
         self.assertIn('ended with status 3: no tool', result.reason)
 
     def test_program_that_takes_too_long_fails(self):
-        step = program.ProgramStep()
+        step = operator_program.ProgramStep()
         step.seconds = 0.5
         result = self.run_step('echo begun; sleep 600', step)
         self.assertEqual('failed', result.outcome)
@@ -49,10 +50,11 @@ class ProgramTest(card.CardCase):
     def test_program_that_cannot_run_blames_no_device(self):
         target = self.target()
         exc = self.assertRaises(
-            exception.HostNotReady, program.ProgramStep().begin, target)
+            exception.HostNotReady, operator_program.ProgramStep().begin,
+            target)
         self.assertIn('cleaning_program', str(exc))
         exc = self.assertRaises(
-            exception.HostNotReady, program.ProgramStep().run,
+            exception.HostNotReady, operator_program.ProgramStep().run,
             dataclasses.replace(target, access=dataclasses.replace(
                 target.access, cleaning_program='/none')))
         self.assertIn('/none', str(exc))

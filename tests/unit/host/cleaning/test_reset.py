@@ -4,7 +4,7 @@ import dataclasses
 import errno
 
 from gpgpu_plugin import exception
-from gpgpu_plugin.host.cleaning import reset
+from gpgpu_plugin.host.cleaning import steps
 from tests.unit.host.cleaning import card
 
 
@@ -42,7 +42,7 @@ class ResetTest(card.CardCase):
         self.use()
         # The card is known to the step without its companion here.
         exc = self.assertRaises(
-            exception.HostError, reset.ResetStep().run, self.target())
+            exception.HostError, steps.ResetStep().run, self.target())
         self.assertIn(self.companion, str(exc))
         self.assertEqual(
             self.vfio.content(self.address)[100:106], b'TENANT')
@@ -67,7 +67,7 @@ class FunctionResetTest(card.CardCase):
             dataclasses.replace(self.gpu, device='2330'),))
         del self.host.kernel.written[:]
         exc = self.assertRaises(
-            exception.HostError, reset.FunctionResetStep().run, target)
+            exception.HostError, steps.FunctionResetStep().run, target)
         self.assertIn('was not reset: an FLR keeps state', str(exc))
         self.assertEqual([], self.host.kernel.written)
 

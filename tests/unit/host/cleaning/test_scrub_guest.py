@@ -12,7 +12,7 @@ import fixtures
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import device as device_rules
-from gpgpu_plugin.host import guest
+from gpgpu_plugin.host import base
 from gpgpu_plugin.host.cleaning import scrub_guest
 from tests.unit.host.cleaning import card
 
@@ -35,7 +35,7 @@ class Guests:
         nonce = re.search(r'GPGPU_NONCE=(\w+)', booted.command_line).group(1)
         output = self.say(nonce)
         self.complete = until(output)
-        return guest.Ended(output=output, in_time=self.in_time)
+        return base.EndedGuest(output=output, in_time=self.in_time)
 
 
 class ScrubGuestCase(card.CardCase):
@@ -60,7 +60,7 @@ class ScrubGuestCase(card.CardCase):
             'program': '/bin/scrub-bar', 'detail': 'through BAR 1'} | changes)
 
     def settings(self, guests, **changes):
-        return guest.ScrubGuest(**{
+        return base.ScrubGuest(**{
             'path': str(self.path), 'memory_mib': 256, 'seconds': 77,
             'guests': guests, **changes})
 
@@ -222,7 +222,7 @@ class HostTest(ScrubGuestCase):
         self.assertIn('needs gpgpu.GpuLibvirtDriver', self.refusal())
 
     def test_default_is_no_image(self):
-        self.assertEqual(guest.ScrubGuest(), self.host.access.scrub_guest)
+        self.assertEqual(base.ScrubGuest(), self.host.access.scrub_guest)
 
     def test_limit_is_the_configured_one_and_more(self):
         target = self.target_with(self.settings(None, seconds=5000))

@@ -4,11 +4,11 @@ from gpgpu_plugin import exception
 from gpgpu_plugin import extensions
 from gpgpu_plugin.domain import cleaning
 from gpgpu_plugin.host.cleaning import ladder
-from gpgpu_plugin.host.cleaning import step
+from gpgpu_plugin.host.cleaning import steps
 from tests.unit.host.cleaning import card
 
 
-class _Step(step.Step):
+class _Step(steps.CleaningStep):
 
     name = 'test'
 
@@ -24,7 +24,7 @@ class StepTest(card.CardCase):
                                 (_Step().inapplicable, 'inapplicable')):
             self.assertEqual(
                 cleaning.StepResult(
-                    step='test', outcome=cleaning.Outcome(outcome),
+                    step='test', outcome=cleaning.StepOutcome(outcome),
                     reason='why', facts={'bytes': 1}),
                 method('why', bytes=1))
 

@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from gpgpu_plugin.host.discovery import attempt
+from gpgpu_plugin.host.discovery import sysfs
 
 
 class AttemptTest(base.BaseTestCase):
@@ -11,7 +11,7 @@ class AttemptTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.problems = []
-        self.attempt = attempt.Attempt('0000:3b:00.0', self.problems)
+        self.attempt = sysfs.Attempt('0000:3b:00.0', self.problems)
 
     def test_readable_attribute_is_returned_without_a_problem(self):
         self.assertEqual('x', self.attempt('vendor', lambda: 'x'))

@@ -7,10 +7,10 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import health_files
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
-from gpgpu_plugin.host.fake import health_files as fake_files
+from gpgpu_plugin.host.discovery import watch
+from gpgpu_plugin.host.fake import kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import tree
 
@@ -26,13 +26,13 @@ class HealthFilesTest(base.BaseTestCase):
         self.sysfs = sysfs.Sysfs(self.root)
         self.gpu = next(
             function for function in scanner.scan(self.sysfs).functions
-            if health_files.is_judged(function)
+            if watch.is_judged(function)
             and function.vendor == '10de')
         self.folder = pathlib.Path(
             self.root, 'bus/pci/devices', self.gpu.address).resolve()
 
     def read(self):
-        return health_files.read(self.sysfs, self.gpu.address)
+        return watch.read_health(self.sysfs, self.gpu.address)
 
     def write_ras(self, uncorrectable=0, correctable=0):
         """Write how many errors amdgpu has counted in the memory."""
@@ -43,29 +43,29 @@ class HealthFilesTest(base.BaseTestCase):
     def test_link_is_as_wide_as_its_narrower_end(self):
         [*_, link] = self.read().links
         self.assertEqual((16, 16), (link.width, link.maximum))
-        fake_files.write_link(self.folder, width=8)
+        kernel.write_link(self.folder, width=8)
         [*_, link] = self.read().links
         self.assertEqual((self.gpu.address, 8, 16),
                          (link.address, link.width, link.maximum))
         # A slot with eight lanes is no fault of the GPU.
-        fake_files.write_link(self.folder.parent, maximum=8)
+        kernel.write_link(self.folder.parent, maximum=8)
         self.assertFalse(self.read().links[-1].is_narrow)
 
     def test_links_of_switches_above_are_read_each_once(self):
         hops = [path.name for path in (self.folder, *self.folder.parents)
-                if health_files._HOP.fullmatch(path.name)][::-1]
+                if watch._HOP.fullmatch(path.name)][::-1]
         self.assertEqual(4, len(hops))
-        fake_files.write_link(self.folder.parents[1], width=4)
+        kernel.write_link(self.folder.parents[1], width=4)
         self.assertEqual([(hops[1], True), (hops[3], False)], [
             (link.address, link.is_narrow) for link in self.read().links])
 
     def test_width_of_a_device_that_is_gone_is_unknown(self):
         for width in (63, 255):
-            fake_files.write_link(self.folder, width=4, maximum=width)
+            kernel.write_link(self.folder, width=4, maximum=width)
             self.assertFalse(self.read().links[-1].is_narrow)
 
     def test_totals_of_errors_are_read(self):
-        fake_files.write_errors(
+        kernel.write_errors(
             self.folder, fatal=1, nonfatal=2, correctable=30)
         found = self.read().counts
         self.assertEqual({'AER fatal': 1, 'AER nonfatal': 2},
@@ -79,10 +79,10 @@ class HealthFilesTest(base.BaseTestCase):
         self.assertEqual(5, found.corrected['amdgpu umc correctable'])
 
     def test_files_that_are_missing_or_unreadable_are_left_out(self):
-        for name in (health_files.FATAL, health_files.NONFATAL,
-                     health_files.CORRECTABLE, health_files.WIDTH):
+        for name in (watch.FATAL, watch.NONFATAL,
+                     watch.CORRECTABLE, watch.WIDTH):
             (self.folder / name).unlink()
-        tree.make_unreadable(self.folder / health_files.WIDTH)
+        tree.make_unreadable(self.folder / watch.WIDTH)
         found = self.read()
         self.assertEqual({}, found.counts.uncorrected)
         self.assertFalse(any(link.is_narrow for link in found.links))
@@ -93,7 +93,7 @@ class HealthFilesTest(base.BaseTestCase):
         self.write_ras()
         watched = self.read().watched
         self.write_ras(correctable=1)
-        fake_files.write_errors(self.folder, correctable=1)
+        kernel.write_errors(self.folder, correctable=1)
         self.assertEqual(watched, self.read().watched)
         self.write_ras(uncorrectable=1)
         self.assertNotEqual(watched, self.read().watched)
@@ -108,5 +108,5 @@ class IsJudgedTest(base.BaseTestCase):
                 (True, {}), (True, {'class_code': None}),
                 (False, {'class_code': '020000'}), (False, {'pf': '/x'}),
                 (False, {'address': 'mbochs', 'class_code': '038000'})):
-            self.assertIs(expected, health_files.is_judged(
+            self.assertIs(expected, watch.is_judged(
                 pci.PCIFunction(**{**gpu, **facts})))

@@ -6,9 +6,9 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.domain import machine
+from gpgpu_plugin.domain import host
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import identity
+from gpgpu_plugin.host.discovery import machine
 
 
 class IdentityTest(base.BaseTestCase):
@@ -26,12 +26,12 @@ class IdentityTest(base.BaseTestCase):
         self.write('proc/sys/kernel/random/boot_id', 'b1\n')
         self.write('etc/machine-id', 'm1\n')
         self.assertEqual(
-            machine.MachineIdentity(boot_id='b1', machine_id='m1'),
-            identity.read((), str(self.root)))
+            host.MachineIdentity(boot_id='b1', machine_id='m1'),
+            machine.read_identity((), str(self.root)))
 
     def test_id_that_cannot_be_read_is_empty(self):
-        self.assertEqual(machine.MachineIdentity(),
-                         identity.read((), str(self.root)))
+        self.assertEqual(host.MachineIdentity(),
+                         machine.read_identity((), str(self.root)))
 
     def test_gpus_have_their_serial_numbers_and_vfs_are_left_out(self):
         functions = (
@@ -40,7 +40,7 @@ class IdentityTest(base.BaseTestCase):
             pci.PCIFunction(id='/c', address='c'),
             pci.PCIFunction(id='/a/vf0', address='v', pf='/a', dsn='9'))
         self.assertEqual({'/a': '2', '/b': '3', '/c': ''},
-                         identity.read(functions, str(self.root)).gpus)
+                         machine.read_identity(functions, str(self.root)).gpus)
 
     def test_this_machine_has_a_boot_id(self):
-        self.assertRegex(identity.read(()).boot_id, '^[0-9a-f-]{36}$')
+        self.assertRegex(machine.read_identity(()).boot_id, '^[0-9a-f-]{36}$')

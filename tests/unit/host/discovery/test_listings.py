@@ -13,7 +13,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import vgpu_type
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import vgpu_sysfs
@@ -195,9 +195,9 @@ class MdevTypesTest(ListingCase):
         for name in ('a6000-one-2q', 'p40-mdevctl-types'):
             _, types = mdevctl_types(listing(name))
             for listed in types:
-                by_text = vgpu_type.from_mdev(
+                by_text = vgpu.type_from_mdev(
                     listed.type_id, listed.name, listed.description, None)
-                by_name = vgpu_type.from_mdev(
+                by_name = vgpu.type_from_mdev(
                     listed.type_id, listed.name, None, None)
                 self.assertEqual(
                     by_text.video_ram, by_name.video_ram, listed.name
@@ -209,7 +209,7 @@ class MdevTypesTest(ListingCase):
         found = {}
         for line in listing('charm-vgpu-types').splitlines():
             type_id, _, name, description = line.split(', ', 3)
-            listed = vgpu_type.from_mdev(type_id, name, description, None)
+            listed = vgpu.type_from_mdev(type_id, name, description, None)
             found[listed.name] = summary(listed)
         self.assertEqual({
             'RTX6000-1Q': ('nvidia-256', 1024, 4, 5120, 2880, 24),
@@ -228,7 +228,7 @@ class TypesOfVFsTest(ListingCase):
     def test_l40s(self):
         found = {listed.name: (listed.type_id, listed.video_ram,
                              listed.max_instances)
-                 for listed in vgpu_type.from_creatable_vgpu_types(
+                 for listed in vgpu.types_from_sysfs(
                      listing('l40s-creatable'))}
         self.assertEqual(23, len(found))
         for name, expected in {
@@ -243,7 +243,7 @@ class TypesOfVFsTest(ListingCase):
         rows = [line.fullmatch(listed).groups()
                 for listed in listing('a100-openforbc').splitlines()]
         found = {listed.type_id: (listed.name, listed.video_ram)
-                 for listed in vgpu_type.from_creatable_vgpu_types(''.join(
+                 for listed in vgpu.types_from_sysfs(''.join(
                      f'{number:<5} : {name}\n' for number, name, _ in rows))}
         self.assertEqual(
             {number: (name.removeprefix('GRID '), int(size))
@@ -258,17 +258,17 @@ class TypesOfVFsTest(ListingCase):
         self.assertEqual(8, len(rows))
         by_name = {
             listed.type_id: listed
-            for listed in vgpu_type.from_creatable_vgpu_types(
+            for listed in vgpu.types_from_sysfs(
                 ''.join(f'{number:<5} : {name}\n' for number, name, _ in rows)
             )
         }
         for number, name, text in rows:
-            by_text = vgpu_type.from_mdev(number, name, text, None)
+            by_text = vgpu.type_from_mdev(number, name, text, None)
             self.assertEqual((by_name[number].name, by_name[number].video_ram),
                              (by_text.name, by_text.video_ram))
         self.assertEqual(
             ('1528', 12288, None, None, None, 8), summary(
-                vgpu_type.from_mdev(*rows[-1], None)))
+                vgpu.type_from_mdev(*rows[-1], None)))
         self.assertEqual('RTX-Pro-6000-Blackwell-DC-4Q',
                          by_name['1521'].name)
 
@@ -281,7 +281,7 @@ class FakeDriverTest(ListingCase):
         address, types = mdevctl_types(listing('a6000-one-2q'))
         card = self.root / 'devices' / address
         card.mkdir(parents=True)
-        facts = {listed.type_id: vgpu_type.from_mdev(
+        facts = {listed.type_id: vgpu.type_from_mdev(
             listed.type_id, listed.name, listed.description, None)
             for listed in types}
         vgpu_driver.add_types(self.root, card, {
@@ -326,7 +326,7 @@ class MachinesTest(ListingCase):
         # The VF of both listings is the first one.
         self.assertEqual(row[1].rpartition(':')[2], self.vfs_of(pf)[0])
         # All VFs are made: of one gigabyte no more fit than there are.
-        by_text = vgpu_type.from_mdev('', row[2], ', '.join(row[3:]), None)
+        by_text = vgpu.type_from_mdev('', row[2], ', '.join(row[3:]), None)
         self.assertEqual(
             by_text.max_instances, next(
                 listed.max_instances for listed in self.gpus()[0].vgpu_types

@@ -6,10 +6,10 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.host.discovery import numa
+from gpgpu_plugin.host.discovery import machine
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
-from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import machine as machine_host
 from gpgpu_plugin.host.fake import recording
 
 
@@ -25,10 +25,10 @@ class NUMATestCase(base.BaseTestCase):
         self.write('online', online)
         for name, text in distances.items():
             self.write(f'{name}/distance', text)
-        return numa.NUMANodes(sysfs.Sysfs(self.root), self.problems)
+        return machine.NUMANodes(sysfs.Sysfs(self.root), self.problems)
 
     def write(self, name, text):
-        path = pathlib.Path(self.root, numa.FOLDER, name)
+        path = pathlib.Path(self.root, machine.NODE_FOLDER, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'{text}\n')
 
@@ -55,7 +55,7 @@ class NUMANodesTest(NUMATestCase):
             '0,5', '0,3,5-6', node3='30 10 20 11').with_cpus(3))
 
     def test_machine_without_the_files_is_taken_as_it_is(self):
-        nodes = numa.NUMANodes(sysfs.Sysfs(self.root), self.problems)
+        nodes = machine.NUMANodes(sysfs.Sysfs(self.root), self.problems)
         self.assertEqual(2, nodes.with_cpus(2))
         self.assertEqual([], self.problems)
 
@@ -81,17 +81,19 @@ class ScanTest(NUMATestCase):
                 sysfs.Sysfs(root)).functions if function.device == '26b9')
 
     def test_gpus_of_a_node_without_cpus_are_scanned_as_near_to_another(self):
-        machine.build(machine.load('pcie-l40s-4'), self.root)
+        machine_host.build(machine_host.load('pcie-l40s-4'), self.root)
         self.assertEqual([0, 0, 1, 1], self.gpu_nodes(self.root))
         self.nodes('0,2', '0-2', node1='20 10 15')
         self.assertEqual([0, 0, 2, 2], self.gpu_nodes(self.root))
 
     def test_recording_has_the_nodes(self):
-        machine.build(machine.load('pcie-l40s-4'), self.root)
+        machine_host.build(machine_host.load('pcie-l40s-4'), self.root)
         self.nodes('0,2', '0-2', node1='20 10 15')
         tree = recording.record(sysfs.Sysfs(self.root))
         self.assertEqual(
             {'has_cpu': '0,2', 'online': '0-2'},
-            {name: text.strip() for name, text in tree[numa.FOLDER].items()})
+            {name: text.strip() for name,
+             text in tree[machine.NODE_FOLDER].items()})
         self.assertEqual(
-            '20 10 15', tree[f'{numa.FOLDER}/node1']['distance'].strip())
+            '20 10 15',
+            tree[f'{machine.NODE_FOLDER}/node1']['distance'].strip())

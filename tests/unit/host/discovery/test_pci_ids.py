@@ -6,14 +6,13 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.host.discovery import attempt
-from gpgpu_plugin.host.discovery import pci_ids
+from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import sysfs
 
 MODALIAS = 'pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00\n'
 ATTRIBUTES = {'vendor': '0x10de', 'device': '0x2330', 'class': '0x030200',
               'subsystem_vendor': '0x10de', 'subsystem_device': '0x16c1'}
-IDS = pci_ids.Ids('10de', '2330', '10de', '16c1', 'a1', '030200')
+IDS = config_space.PCIIds('10de', '2330', '10de', '16c1', 'a1', '030200')
 
 
 class IdsTest(base.BaseTestCase):
@@ -22,7 +21,7 @@ class IdsTest(base.BaseTestCase):
         super().setUp()
         self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         self.write(revision='0xa1')
-        self.attempt = attempt.Attempt('0000:01:00.0', [])
+        self.attempt = sysfs.Attempt('0000:01:00.0', [])
 
     def write(self, **files):
         for name, text in files.items():
@@ -30,7 +29,7 @@ class IdsTest(base.BaseTestCase):
 
     def read(self):
         with sysfs.Folder(str(self.folder)) as folder:
-            return pci_ids.read(folder, self.attempt)
+            return config_space.read_ids(folder, self.attempt)
 
     def test_modalias_has_all_but_the_revision(self):
         self.write(modalias=MODALIAS.strip())
@@ -56,7 +55,8 @@ class IdsTest(base.BaseTestCase):
     def test_missing_attribute_is_unknown(self):
         self.write(vendor='0x10de', device='0x2330')
         self.assertEqual(
-            pci_ids.Ids('10de', '2330', None, None, 'a1', None), self.read())
+            config_space.PCIIds('10de', '2330', None, None, 'a1', None),
+            self.read())
         self.assertEqual([], self.attempt.unreadable)
 
     def test_attribute_that_is_no_number_is_unreadable(self):

@@ -9,8 +9,8 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin import exception
+from gpgpu_plugin.domain import gpu as gpu_rules
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain import unsupported
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import vfio_drivers
@@ -102,7 +102,7 @@ class FactsTest(MachineTestCase):
                 for gpu in gpus if gpu.companions},
             'nvswitches': lambda: max(gpu.nvswitches for gpu in gpus),
             'unsupported': lambda: sum(
-                unsupported.reason(gpu) is not None for gpu in gpus),
+                gpu_rules.unsupported_reason(gpu) is not None for gpu in gpus),
             'boot_vga': lambda: sum(
                 function.used_by == 'boot_vga' for function in scan.functions),
         }

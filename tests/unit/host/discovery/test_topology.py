@@ -8,7 +8,6 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import attempt
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import topology
 
@@ -29,7 +28,7 @@ class TopologyTest(base.BaseTestCase):
         self.problems = []
 
     def topology(self):
-        return topology.Topology(sysfs.Sysfs(str(self.root)), self.problems)
+        return topology.PCITopology(sysfs.Sysfs(str(self.root)), self.problems)
 
     def stable_id(self):
         found = self.topology()
@@ -90,7 +89,7 @@ class TopologyTest(base.BaseTestCase):
         (folder / 'address').write_text('0000:7b:03\n')
         (self.device / 'label').write_text('GPU 1\n')
         found = self.topology()
-        reader = attempt.Attempt(PF, self.problems)
+        reader = sysfs.Attempt(PF, self.problems)
         with sysfs.Folder(str(self.device)) as device:
             for names, slot in (({'label'}, 'GPU 1'), (set(), '7')):
                 self.assertEqual(slot, found.slot(

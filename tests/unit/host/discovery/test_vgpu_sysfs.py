@@ -9,7 +9,7 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import host as fake_host
@@ -65,7 +65,7 @@ class MdevTest(VGPUTestCase):
 
     def test_types_are_read_with_size_and_maximum(self):
         self.assertEqual(
-            capability.VGPUMechanism.MDEV, self.gpu.vgpu_mechanism
+            vgpu.VGPUMechanism.MDEV, self.gpu.vgpu_mechanism
         )
         self.assertEqual(
             {'T4-1Q': ('nvidia-230', 1024, 16),
@@ -135,7 +135,7 @@ class VFTest(VGPUTestCase):
         return [line.split()[0] for line in text.splitlines()[1:]]
 
     def test_pf_has_the_types_of_its_vfs(self):
-        self.assertEqual((capability.VGPUMechanism.VF, 8, 23), (
+        self.assertEqual((vgpu.VGPUMechanism.VF, 8, 23), (
             self.pf.vgpu_mechanism, len(self.vfs), len(self.pf.vgpu_types)))
         self.assertEqual({'L40S-2Q': 8, 'L40S-12Q': 4, 'L40S-48Q': 1}, {
             listed.name: listed.max_instances for listed in self.pf.vgpu_types

@@ -9,7 +9,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
@@ -64,7 +64,7 @@ class ScanTest(VirtualParentCase):
         mbochs, mtty = self.parents()
         self.assertEqual(
             ('/devices/virtual/mbochs/mbochs', 'mbochs', '1234', '1111',
-             '038000', capability.VGPUMechanism.MDEV, (), None),
+             '038000', vgpu.VGPUMechanism.MDEV, (), None),
             (mbochs.id, mbochs.address, mbochs.vendor, mbochs.device,
              mbochs.class_code, mbochs.vgpu_mechanism, mbochs.existing_vgpus,
              mbochs.used_by))

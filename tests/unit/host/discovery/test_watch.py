@@ -10,12 +10,10 @@ import fixtures
 from oslotest import base
 
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.host.discovery import health_files
 from gpgpu_plugin.host.discovery import scanner
 from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.discovery import vfio_drivers
 from gpgpu_plugin.host.discovery import watch
-from gpgpu_plugin.host.fake import health_files as fake_files
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.fake import vgpu_driver
@@ -104,10 +102,10 @@ class WatchTest(base.BaseTestCase):
     def test_health_of_gpu_in_cleaning_is_not_compared(self):
         tree = sysfs.Sysfs(self.root)
         made = watch.Watch(tree, scanner.scan(tree), {
-            self.gpu.id: health_files.read(tree, self.gpu.address)})
+            self.gpu.id: watch.read_health(tree, self.gpu.address)})
         self.addCleanup(made.close)
         self.assertFalse(made.changed())
-        fake_files.write_errors(pathlib.Path(
+        fake_kernel.write_errors(pathlib.Path(
             self.root, 'bus/pci/devices', self.gpu.address), fatal=1)
         self.assertFalse(made.changed([self.gpu.id]))
         self.assertTrue(made.changed())

@@ -4,8 +4,8 @@
 from oslotest import base
 
 from gpgpu_plugin.host.discovery import config_space
-from gpgpu_plugin.host.fake import anonymize
 from gpgpu_plugin.host.fake import machine
+from gpgpu_plugin.host.fake import recording
 
 
 def vpd(serial, *fields):
@@ -25,7 +25,7 @@ class ConfigTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.numbers = anonymize.SerialNumbers()
+        self.numbers = recording.AnonymousSerialNumbers()
 
     def serial(self, *args):
         return config_space.serial_number(self.numbers.config(config(*args)))
@@ -57,7 +57,7 @@ class VPDTest(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.numbers = anonymize.SerialNumbers()
+        self.numbers = recording.AnonymousSerialNumbers()
 
     def serial(self, serial):
         return config_space.vpd_serial(self.numbers.vpd(vpd(serial)))

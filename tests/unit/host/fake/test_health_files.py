@@ -6,15 +6,15 @@ import pathlib
 import fixtures
 from oslotest import base
 
-from gpgpu_plugin.host.fake import health_files
+from gpgpu_plugin.host.fake import kernel
 
 
 class HealthFilesTest(base.BaseTestCase):
 
     def test_files_have_the_form_of_the_kernel(self):
         folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        health_files.write_link(folder, 8)
-        health_files.write_errors(folder, fatal=1)
+        kernel.write_link(folder, 8)
+        kernel.write_errors(folder, fatal=1)
         self.assertEqual({
             'current_link_width': '8\n', 'max_link_width': '16\n',
             'aer_dev_fatal': 'Undefined 0\nData Link Protocol 1\n'

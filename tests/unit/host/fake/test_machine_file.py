@@ -7,7 +7,7 @@ import fixtures
 import yaml
 from oslotest import base
 
-from gpgpu_plugin.host.fake import machine_file
+from gpgpu_plugin.host.fake import machine
 
 
 class ReadTest(base.BaseTestCase):
@@ -19,7 +19,7 @@ class ReadTest(base.BaseTestCase):
 
     def read(self, text):
         self.path.write_text(text)
-        return machine_file.read(str(self.path))
+        return machine.read_machine(str(self.path))
 
     def refused(self, text):
         return str(self.assertRaises(ValueError, self.read, text))
@@ -50,12 +50,12 @@ class ReadTest(base.BaseTestCase):
 
     def test_size_is_limited(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'gpgpu_plugin.host.fake.machine_file._MAX_SIZE', 1 << 20))
+            'gpgpu_plugin.host.fake.machine._MAX_SIZE', 1 << 20))
         self.read('#' * (1 << 20))
         self.assertIn('more than 1 MiB', self.refused('#' * ((1 << 20) + 1)))
 
     def test_endless_file_is_refused(self):
-        exc = self.assertRaises(ValueError, machine_file.read, '/dev/zero')
+        exc = self.assertRaises(ValueError, machine.read_machine, '/dev/zero')
         self.assertIn('more than 16 MiB', str(exc))
 
     def test_text_that_is_no_yaml_is_refused(self):
@@ -64,10 +64,10 @@ class ReadTest(base.BaseTestCase):
 
     def test_bytes_that_are_no_text_are_refused(self):
         self.path.write_bytes(b'\xff\xfe\x00')
-        self.assertRaises(ValueError, machine_file.read, str(self.path))
+        self.assertRaises(ValueError, machine.read_machine, str(self.path))
 
     def test_missing_file_is_an_os_error(self):
-        self.assertRaises(FileNotFoundError, machine_file.read,
+        self.assertRaises(FileNotFoundError, machine.read_machine,
                           str(self.path))
 
 
@@ -75,20 +75,20 @@ class ParseTest(base.BaseTestCase):
 
     def test_data_is_returned(self):
         self.assertEqual({'a': [1, 'b', None]},
-                         machine_file.parse('a: [1, b, null]'))
+                         machine.parse_machine('a: [1, b, null]'))
 
     def test_alias_of_a_file_of_the_package_is_expanded(self):
         self.assertEqual({'a': {'x': 1}, 'b': {'x': 1}},
-                         machine_file.parse('a: &a {x: 1}\nb: *a\n'))
+                         machine.parse_machine('a: &a {x: 1}\nb: *a\n'))
 
     def test_malformed_value_is_refused_in_one_short_line(self):
         for text in ('{', 'a: 2001-99-99', f'a: {"9" * 5000}',
                      f'a: !{"x" * 5000} b'):
-            exc = self.assertRaises(ValueError, machine_file.parse, text)
+            exc = self.assertRaises(ValueError, machine.parse_machine, text)
             self.assertIn('not YAML', str(exc))
             self.assertNotIn('\n', str(exc))
             self.assertLess(len(str(exc)), 300)
 
     def test_object_of_python_is_not_made(self):
-        self.assertRaises(ValueError, machine_file.parse,
+        self.assertRaises(ValueError, machine.parse_machine,
                           yaml.dump(pathlib.PurePosixPath('x')))

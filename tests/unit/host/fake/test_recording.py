@@ -14,7 +14,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.domain import pci
-from gpgpu_plugin.domain.vgpu import capability
+from gpgpu_plugin.domain import vgpu as vgpu_rules
 from gpgpu_plugin.host import base as host_base
 from gpgpu_plugin.host.discovery import config_space
 from gpgpu_plugin.host.discovery import scanner
@@ -110,7 +110,7 @@ class RecordingCase(base.BaseTestCase):
             function
             for function in self.gpus(root)
             if function.pf
-            and function.vgpu_mechanism == capability.VGPUMechanism.VF
+            and function.vgpu_mechanism == vgpu_rules.VGPUMechanism.VF
         ]
         for function in vfs[1:3]:
             [kind, *_] = vgpu_sysfs.creatable_vgpu_types(

@@ -9,7 +9,7 @@ from oslotest import base
 
 from gpgpu_plugin.domain import pci
 from gpgpu_plugin.host.fake import host as fake_host
-from gpgpu_plugin.host.fake import resets
+from gpgpu_plugin.host.fake import kernel
 
 
 class MachineCase(base.BaseTestCase):
@@ -37,7 +37,7 @@ class WorksTest(MachineCase):
 
     def works(self, gpu, methods):
         (self.folder(gpu) / 'reset_method').write_text(f'{methods}\n')
-        return resets.works(self.folder(gpu))
+        return kernel.reset_works(self.folder(gpu))
 
     def test_first_method_that_works_counts(self):
         gpu = self.open('pcie-l40s-4')
@@ -53,7 +53,7 @@ class WorksTest(MachineCase):
     def test_function_without_the_attribute_has_no_reset(self):
         gpu = self.open('pcie-l40s-4')
         (self.folder(gpu) / 'reset_method').unlink()
-        self.assertFalse(resets.works(self.folder(gpu)))
+        self.assertFalse(kernel.reset_works(self.folder(gpu)))
 
 
 class RTX5090Test(MachineCase):

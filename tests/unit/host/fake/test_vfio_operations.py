@@ -2,7 +2,7 @@
 
 from gpgpu_plugin import exception
 from gpgpu_plugin import nvidia
-from gpgpu_plugin.host.fake import vfio_operations
+from gpgpu_plugin.host.fake import kernel
 from tests.unit.host.cleaning import card
 
 
@@ -10,7 +10,7 @@ class FakeVFIOTest(card.CardCase):
 
     machine = 'old-two-card'
     has_companions = True
-    zeros = bytes(vfio_operations.MEMORY)
+    zeros = bytes(kernel.MEMORY)
 
     def test_marks_are_found_until_the_memory_is_cleared(self):
         places, kept = self.vfio.write_marks(self.address, 'seed')
@@ -71,7 +71,7 @@ class ClearTest(card.CardCase):
         registers = nvidia.REGISTERS[nvidia.Architecture.ADA]
         self.assertTrue(registers.is_cleared(found.boot, found.clear))
         self.assertEqual(
-            bytes(vfio_operations.MEMORY), self.vfio.content(self.address))
+            bytes(kernel.MEMORY), self.vfio.content(self.address))
         self.vfio.uncleared.add(self.address)
         self.assertEqual(0, self.vfio.reset_and_wait(
             self.address, [self.address]).clear)

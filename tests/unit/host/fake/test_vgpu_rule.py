@@ -7,7 +7,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.fake import machine
-from gpgpu_plugin.host.fake import vgpu_rule
+from gpgpu_plugin.host.fake import vgpu_driver
 
 RULE = {'mechanism': 'vf_mdev', 'mix_policy': 'mixed_size',
         'placements': {4: [0, 4], 8: [0]}, 'types': {
@@ -33,12 +33,12 @@ class CheckTest(base.BaseTestCase):
             description = machine.load(name)
             for rule in (*rules(description.roots),
                          *description.vgpu.values()):
-                vgpu_rule.check(name, rule)
+                vgpu_driver.check_rule(name, rule)
                 mechanisms.add(rule['mechanism'])
-        self.assertEqual(set(vgpu_rule.MECHANISMS), mechanisms)
+        self.assertEqual(set(vgpu_driver.MECHANISMS), mechanisms)
 
     def test_malformed_rule_is_refused(self):
-        vgpu_rule.check('gpu', RULE)
+        vgpu_driver.check_rule('gpu', RULE)
         kind = ('types', 'nvidia-1')
         for path, value in (
             (('mechanism',), MISSING),
@@ -88,8 +88,8 @@ class CheckTest(base.BaseTestCase):
                 at[path[-1]] = value
             with self.subTest((path, value)):
                 exc = self.assertRaises(
-                    exception.Invalid, vgpu_rule.check, 'gpu', rule)
+                    exception.Invalid, vgpu_driver.check_rule, 'gpu', rule)
                 self.assertIn('vgpu gpu', str(exc))
         for rule in (None, [], 'x', 1):
             self.assertRaises(
-                exception.Invalid, vgpu_rule.check, 'gpu', rule)
+                exception.Invalid, vgpu_driver.check_rule, 'gpu', rule)

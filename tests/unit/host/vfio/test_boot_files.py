@@ -9,7 +9,7 @@ from oslotest import base
 
 from gpgpu_plugin import exception
 from gpgpu_plugin.host.discovery import vfio_drivers
-from gpgpu_plugin.host.vfio import boot_files
+from gpgpu_plugin.host.vfio import designation
 
 ID = '/devices/pci0000:20/01.0/00.0'
 OTHER = '/devices/pci0000:a0/01.0/00.0'
@@ -27,26 +27,26 @@ class DesignationCase(base.BaseTestCase):
         for name, value in (('ETC', self.folder),
                             ('DRIVERCTL', f'{self.folder}/driverctl')):
             self.useFixture(fixtures.MonkeyPatch(
-                f'gpgpu_plugin.host.vfio.boot_files.{name}', value))
+                f'gpgpu_plugin.host.vfio.designation.{name}', value))
 
 
 class RulesTest(DesignationCase):
 
     def rules(self):
-        return boot_files.read_rules(self.folder)
+        return designation.read_rules(self.folder)
 
     def test_added_and_removed(self):
         self.assertEqual({}, self.rules())
         for _ in range(2):
-            boot_files.add_rule(ID, '10de', '11fa', VFIO)
-        boot_files.add_rule(OTHER, '10de', '102d', VFIO)
+            designation.add_rule(ID, '10de', '11fa', VFIO)
+        designation.add_rule(OTHER, '10de', '102d', VFIO)
         self.assertEqual({ID, OTHER}, self.rules().keys())
         self.assertIn('ATTR{vendor}=="0x10de", ATTR{device}=="0x11fa"',
                       self.rules()[ID])
         for _ in range(2):
-            boot_files.remove_rule(ID)
+            designation.remove_rule(ID)
             self.assertEqual({OTHER}, self.rules().keys())
-        boot_files.remove_rule(OTHER)
+        designation.remove_rule(OTHER)
         self.assertEqual([], os.listdir(f'{self.folder}/udev/rules.d'))
 
     def test_place_without_bus_numbers(self):
@@ -57,7 +57,7 @@ class RulesTest(DesignationCase):
                 ('/devices/pci0000:3f/0e.0/pci10000:e0/01.0/00.0',
                  'pci0000:3f/0000:??:0e.0/pci10000:e0/10000:??:01.0/'
                  '10000:??:00.0')):
-            boot_files.add_rule(stable_id, '10de', '11fa', VFIO)
+            designation.add_rule(stable_id, '10de', '11fa', VFIO)
             self.assertIn(f'DEVPATH=="/devices/*{path}", ',
                           self.rules()[stable_id])
 
@@ -70,12 +70,12 @@ class RulesTest(DesignationCase):
                 ('/devices/pci_SB_.PC08/0e.0/pci10000:e0/01.0/00.0',
                  'pci????:??/????:??:0e.0/pci10000:e0/10000:??:01.0/'
                  '10000:??:00.0')):
-            boot_files.add_rule(stable_id, '10de', '11fa', VFIO)
+            designation.add_rule(stable_id, '10de', '11fa', VFIO)
             self.assertIn(f'DEVPATH=="/devices/*{path}", {node}, ATTR{{vendor',
                           self.rules()[stable_id])
 
     def test_words_of_the_caller_are_refused(self):
-        boot_files.add_rule(ID, '10de', '11fa', VFIO)
+        designation.add_rule(ID, '10de', '11fa', VFIO)
         before = self.rules()
         other = '", RUN+="/bin/sh -c id'
         for arguments in (
@@ -91,7 +91,7 @@ class RulesTest(DesignationCase):
                 ('/devices/pci_SB_.PC08"/01.0', '10de', '11fa'),
                 ('0000:21:00.0', '10de', '11fa'), ('', '', '')):
             self.assertRaises(
-                PermissionError, boot_files.add_rule, *arguments, VFIO)
+                PermissionError, designation.add_rule, *arguments, VFIO)
         self.assertEqual(before, self.rules())
 
     def test_other_words_than_vfio_drivers_are_refused(self):
@@ -101,13 +101,13 @@ class RulesTest(DesignationCase):
             for driver in (
                     vfio_drivers.VFIODriver(module=word, name='vfio-pci'),
                     vfio_drivers.VFIODriver(module='vfio-pci', name=word)):
-                self.assertRaises(PermissionError, boot_files.add_rule,
+                self.assertRaises(PermissionError, designation.add_rule,
                                   ID, '10de', '11fa', driver)
         self.assertEqual({}, self.rules())
 
     def test_rule_loads_the_module_and_binds_its_driver(self):
-        boot_files.add_rule(ID, '10de', '11fa', VFIO)
-        boot_files.add_rule(OTHER, '8086', 'e211', XE)
+        designation.add_rule(ID, '10de', '11fa', VFIO)
+        designation.add_rule(OTHER, '8086', 'e211', XE)
         self.assertIn('ATTR{driver_override}="vfio-pci", RUN+="/bin/sh -c '
                       "'modprobe vfio-pci; ", self.rules()[ID])
         rule = self.rules()[OTHER]
@@ -125,7 +125,7 @@ class DriverctlTest(DesignationCase):
         os.chmod(f'{self.folder}/driverctl', 0o755)
 
     def test_called_for_one_function(self):
-        boot_files.unset_override('0000:26:00.0')
+        designation.unset_override('0000:26:00.0')
         self.assertEqual(
             '--noprobe unset-override 0000:26:00.0\n',
             pathlib.Path(self.folder, 'called').read_text())
@@ -133,5 +133,5 @@ class DriverctlTest(DesignationCase):
     def test_no_address(self):
         for address in ('--all', '', '../../etc', '0000:26:00.0 x'):
             self.assertRaises(
-                exception.Invalid, boot_files.unset_override, address)
+                exception.Invalid, designation.unset_override, address)
         self.assertFalse(os.path.exists(f'{self.folder}/called'))

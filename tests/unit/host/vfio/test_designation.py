@@ -15,7 +15,6 @@ from gpgpu_plugin.host.discovery import sysfs
 from gpgpu_plugin.host.fake import kernel as fake_kernel
 from gpgpu_plugin.host.fake import machine
 from gpgpu_plugin.host.vfio import binding
-from gpgpu_plugin.host.vfio import boot_files
 from gpgpu_plugin.host.vfio import designation
 from gpgpu_plugin.privsep import guard
 
@@ -42,7 +41,7 @@ class DesignationCase(base.BaseTestCase):
         self.root, self.etc = f'{folder}/sys', pathlib.Path(folder) / 'etc'
         self.build('old-two-card')
         self.useFixture(fixtures.MockPatchObject(
-            boot_files, 'ETC', str(self.etc)))
+            designation, 'ETC', str(self.etc)))
         # The privileged functions run here, without rights.
         self.useFixture(fixtures.MockPatchObject(
             privsep.sys_admin_pctxt, 'client_mode', False))
@@ -74,8 +73,8 @@ class DesignationCase(base.BaseTestCase):
 
     def store(self):
         return designation.Store(
-            str(self.etc), boot_files.add_rule,
-            boot_files.remove_rule, self.unset_override)
+            str(self.etc), designation.add_rule,
+            designation.remove_rule, self.unset_override)
 
     def designator(self, check=guard.check_closed):
         return designation.Designator(
