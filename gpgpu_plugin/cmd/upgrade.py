@@ -336,6 +336,11 @@ def _unreachable(nova_conf: cfg.ConfigOpts,
         yield failure(
             'gpgpu-conductor refuses the calls of Nova, which are not '
             'signed: remove [gpgpu] sign_calls = false from nova.conf')
+    if (conf.gpgpu.sign_calls is False
+            and nova_conf.gpgpu.sign_calls is not False):
+        yield failure(
+            'Nova refuses the answers of gpgpu-conductor, which are not '
+            'signed: remove [gpgpu] sign_calls = false from gpgpu.conf')
 
 
 def _topics(conf: cfg.ConfigOpts) -> str:
@@ -346,11 +351,12 @@ def _topics(conf: cfg.ConfigOpts) -> str:
 def _differing(nova_conf: cfg.ConfigOpts,
                conf: cfg.ConfigOpts) -> Iterator[Result]:
     """Yield which other options differ."""
-    theirs, ours = nova_conf.gpgpu.rpc_timeout, conf.gpgpu.rpc_timeout
-    if theirs != ours:
-        yield warning(
-            f'[gpgpu] rpc_timeout is {theirs} in nova.conf, and {ours} for '
-            f'gpgpu-conductor: set it to the same')
+    for name in ('rpc_timeout', 'digest_interval'):
+        theirs, ours = nova_conf.gpgpu[name], conf.gpgpu[name]
+        if theirs != ours:
+            yield warning(
+                f'[gpgpu] {name} is {theirs} in nova.conf, and {ours} for '
+                f'gpgpu-conductor: set it to the same')
 
 
 def notifications(nova_conf: cfg.ConfigOpts,

@@ -40,12 +40,16 @@ class HostService:
     """Service of one host, from the start of nova-compute to its end.
 
     :param transport: on which it serves calls of conductors; None: none
+    :raises ConfigInvalid: messages are signed, and the host has no key
     """
 
     def __init__(self, tracker: resource_tracker.ResourceTracker,
                  transport: rpc_transport.Transport | None = None) -> None:
         self._tracker = tracker
         self._transport = transport
+        # With the key that the calls of this start are signed with.
+        self._guard = (None if transport is None else
+                       compute_api.guard_of(tracker.conf, tracker.host))
         self._server: rpc_transport.RPCServer | None = None
         self._stopping = False
         # Whether the host has not been examined since it started.
@@ -123,7 +127,7 @@ class HostService:
                 self._examine, functools.partial(
                     tracker.api.answer, gpgpu_context.admin(),
                     tracker.host))],
-            guard=compute_api.guard_of(tracker.conf, tracker.host))
+            guard=self._guard)
         server.start()
         self._server = server
 

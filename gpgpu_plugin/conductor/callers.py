@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from gpgpu_plugin import context as gpgpu_context
 from gpgpu_plugin import exception
@@ -122,17 +122,24 @@ class CallerKeys:
             nonce=nonce, seconds=seconds, again=again))
 
 
-def of_session(db: api.Database, masters: Iterable[signature.MasterKey],
+def of_session(db: api.Database, masters: Collection[signature.MasterKey],
                host: str) -> signature.CallerKey | None:
     """Return the key with which a host's nova-compute signs now.
 
-    :returns: None: it does not sign, or its key is revoked
+    :param masters: empty if calls are not signed
+    :returns: None: calls are not signed
+    :raises NotFound: no signed call began its session, or the key is revoked
     """
+    if not masters:
+        return None
     with db.reader() as session:
         found = caller_key_db.of_session(session, host)
-    return next((
-        master.derive(gpgpu_context.CallerKind.HOST, host, found[0])
-        for master in masters if found and master.id == found[1]), None)
+    for master in masters:
+        if found and master.id == found[1]:
+            return master.derive(
+                gpgpu_context.CallerKind.HOST, host, found[0])
+    raise exception.NotFound(
+        kind='valid key of the session of host', name=host)
 
 
 def make_keys(db: api.Database, master: signature.MasterKey,

@@ -84,11 +84,20 @@ class HostQuery:
 
         :raises BrokerUnavailable: the broker could not have carried the
             question or the answer
+        :raises Exception: the question could not be sent
         """
-        if self._ask([host], compute_api_mod.PING_TIMEOUT,
-                     lambda host, question: self._compute_api.ask(
-                         ctxt, host, question, ())):
+        failures = []
+
+        def send(host: str, question: str) -> None:
+            try:
+                self._compute_api.ask(ctxt, host, question, ())
+            except Exception as exc:
+                failures.append(exc)
+                raise
+        if self._ask([host], compute_api_mod.PING_TIMEOUT, send):
             return True
+        if failures:
+            raise failures[0]
         self._compute_api.probe()
         return False
 

@@ -99,6 +99,9 @@ def _begin(session: orm.Session, host: host_db.HostRow,
                 or _knows_less(host, request))
     if host.start_uuid == request.start_uuid and not restored:
         # The answer to the same request was lost.
+        if host.key_number != key_number:
+            settle.settle(session, before,
+                          before.change_host(key_number=key_number))
         return _view(host.session, host.generation, cloud, restored=False)
     if request.expected < host.session:
         raise exception.SessionOutdated(

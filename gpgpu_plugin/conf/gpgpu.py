@@ -31,8 +31,8 @@ OPTS = [
              'gpgpu-conductor refuses those that are not. Without '
              'signatures, whoever can send messages to the broker can take '
              'GPUs of any instance. By default calls are signed, unless the '
-             'transport is in-process. To change it in a running cloud, set '
-             'it to true for all callers first, then for gpgpu-conductor.'),
+             'transport is in-process. All services of a cloud need the same '
+             'value: to change it, stop them, and set it everywhere.'),
     cfg.StrOpt(
         'keys_path', default='/etc/gpgpu/keys',
         help='Folder with the keys that sign calls to gpgpu-conductor: '
@@ -58,11 +58,12 @@ OPTS = [
              'know the same, which differs only after a message was lost. '
              'Two longer times follow from it. After two intervals without '
              'the end of a build, gpgpu-conductor asks the host whether it '
-             'still builds the instance. After three intervals without any '
-             'call, a host is silent: nothing of it can be claimed, and a '
-             'nova-compute on another machine may take its name over, for '
-             'which "gpgpu-manage host takeover" need not wait. A lower '
-             'value shortens all of them and makes more calls: with the '
+             'still builds the instance. After three intervals, but not less '
+             'than three minutes, without any call, a host is silent: '
+             'nothing of it can be claimed, and a nova-compute on another '
+             'machine may take its name over, for which "gpgpu-manage host '
+             'takeover" need not wait. All services need the same value. A '
+             'lower one shortens all of them and makes more calls: with the '
              'default, 1,000 idle hosts make about three calls a second. '
              'All services need the same value.'),
 ]
@@ -335,9 +336,10 @@ def silent_after(conf: cfg.ConfigOpts) -> int:
     """Return after how many seconds without a call a host is silent.
 
     An idle host calls after up to one and a half intervals, so one lost call
-    makes no host silent.
+    makes no host silent. It looks once a minute whether a call is due, and a
+    conductor stores once a minute that it called.
     """
-    return 3 * int(conf.gpgpu.digest_interval)
+    return max(3 * int(conf.gpgpu.digest_interval), 180)
 
 
 def numvfs(conf: cfg.ConfigOpts) -> dict[str, int]:

@@ -95,14 +95,16 @@ def is_valid(session: orm.Session, kind: str, name: str,
 def of_session(session: orm.Session, host: str) -> tuple[int, str] | None:
     """Return the number and the master key of the key of a host's session.
 
+    A host that was deleted counts, since its nova-compute may run.
+
     :returns: None: the host does not sign its calls, or its key is revoked
     """
     found = session.execute(
         sa.select(TABLE.c.number, TABLE.c.master_id)
         .join(tables.HOSTS, TABLE.c.number == tables.HOSTS.c.key_number)
         .where(_of('host', tables.HOSTS.c.name), TABLE.c.revoked_at.is_(None),
-               tables.HOSTS.c.name == host, tables.HOSTS.c.deleted == 0),
-        ).first()
+               tables.HOSTS.c.name == host)
+        .order_by(tables.HOSTS.c.id.desc())).first()
     return None if found is None else (found.number, found.master_id)
 
 

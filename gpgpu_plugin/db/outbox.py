@@ -135,8 +135,11 @@ def waiting(session: orm.Session, limit: int) -> list[Waiting]:
 
 def delete(session: orm.Session, sent: Sequence[Waiting]) -> None:
     """Have events wait no more; those that are no history go."""
-    session.execute(sa.delete(_UNSENT).where(
-        _UNSENT.c.event_id.in_([row.id for row in sent])))
+    ids = [row.id for row in sent]
+    session.execute(sa.delete(_UNSENT).where(_UNSENT.c.event_id.in_(ids)))
+    # Nobody reads the messages again, which are larger than their events.
+    session.execute(sa.update(_EVENTS).where(_EVENTS.c.id.in_(ids)).values(
+        notifications=None))
     passing = [row.id for row in sent if row.kind == 'exists']
     if passing:
         session.execute(sa.delete(_EVENTS).where(_EVENTS.c.id.in_(passing)))

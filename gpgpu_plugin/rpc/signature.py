@@ -504,7 +504,12 @@ def open_answer(mac: _MAC, method: str, sealed: object) -> object:
         raise oslo_messaging.RemoteError(*content['failure'])
     if 'error' in content:
         name, fields = content['error']
-        raise getattr(exception, name)(**fields)
+        try:
+            error = getattr(exception, name)(**fields)
+        except (AttributeError, KeyError, TypeError):
+            # Of another version of the plugin.
+            error = oslo_messaging.RemoteError(name, str(fields))
+        raise error
     return content['result']
 
 

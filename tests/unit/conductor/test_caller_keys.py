@@ -20,6 +20,7 @@ from gpgpu_plugin.db import assignment as assignment_db
 from gpgpu_plugin.db import caller_key as caller_key_db
 from gpgpu_plugin.db import event as event_db
 from gpgpu_plugin.db import migration
+from gpgpu_plugin.db import tables
 from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import codec
@@ -182,14 +183,27 @@ class SignedCallsTest(base.ConductorTestCase):
         for number, key in enumerate(made[:2]):
             path.unlink()
             signature.write_key(path, key.to_text)
-            self.begin(conductor_client.ConductorAPI(
-                self.conf, caller=Kind.HOST, name='h3'), number)
-            self.assertEqual(key, self.of_session('h3'))
+            for _ in range(2):
+                self.begin(conductor_client.ConductorAPI(
+                    self.conf, caller=Kind.HOST, name='h3'), number)
+                self.assertEqual(key, self.of_session('h3'))
+                # As if the call were repeated because its answer was not
+                # signed yet.
+                self.db.write(lambda session: session.execute(sa.update(
+                    tables.HOSTS).values(key_number=None)))
+        self.db.write(lambda session: session.execute(sa.update(
+            tables.HOSTS).values(key_number=key.number)))
+        self.db.write(lambda session: session.execute(
+            sa.update(tables.HOSTS).where(tables.HOSTS.c.name == 'h3').values(
+                deleted=tables.HOSTS.c.id)))
+        # The nova-compute of a host that was deleted may run.
+        self.assertEqual(key, self.of_session('h3'))
         self.db.write(lambda session: caller_key_db.revoke(
             session, Kind.HOST, 'h3', key.number))
-        self.assertIsNone(self.of_session('h3'))
-        # It has not begun a session by a signed call.
-        self.assertIsNone(self.of_session('h1'))
+        # h1 has not begun a session by a signed call.
+        for host in ('h3', 'h1'):
+            self.assertIn(f'session of host {host}', str(self.assertRaises(
+                exception.NotFound, self.of_session, host)))
 
     def begin(self, api, number):
         api.begin_session(context.admin(), report.SessionRequest(

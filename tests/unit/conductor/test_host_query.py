@@ -107,6 +107,10 @@ class IsAnsweredTest(QueryCase):
         self.assertFalse(self.query.is_answered(context.admin(), 'h1'))
         self.assertEqual(2, self.probes)
 
+    def test_question_that_cannot_be_sent_is_no_silence(self):
+        self.assertRaises(exception.BrokerUnavailable,
+                          self.query.is_answered, context.admin(), 'broken')
+
 
 def found(host, name='instance_deleted', repair=drift.Repair.COMPARE):
     return dataclasses.replace(drift.of(

@@ -94,6 +94,15 @@ class DeleteTest(OutboxCase):
         self.assertEqual(['i2'], self.instances())
         self.assertEqual(['claim_denied'] * 3, self.events())
 
+    def test_messages_are_not_kept_after_they_were_sent(self):
+        self.write(2)
+        self.call(outbox.delete, self.waiting(1))
+        self.assertEqual([False, True], [
+            text is not None for text in self.call(
+                lambda session: session.scalars(sa.select(
+                    outbox._EVENTS.c.notifications).order_by(
+                        outbox._EVENTS.c.id)).all())])
+
     def test_event_that_is_no_history_goes_and_its_id_with_it(self):
         self.write(1, kind='exists')
         sent = self.waiting()

@@ -67,6 +67,14 @@ class AnswerTest(base.BaseTestCase):
                 self.mac, Own(kind='host', name=ValueError('h1'))))
         self.assertEqual('host h1 does not exist', str(found))
 
+    def test_error_of_another_version_is_said_by_name(self):
+        for name, fields in (('Unheard', {'host': 'h1'}),
+                             ('NotFound', {'host': 'h1'})):
+            found = self.assertRaises(
+                oslo_messaging.RemoteError, self.open, signature._sealed(
+                    self.mac, {'error': [name, fields]}))
+            self.assertEqual(name, found.exc_type)
+
     def test_method_that_fails_is_said_without_its_class(self):
         found = self.assertRaises(
             oslo_messaging.RemoteError, self.open,

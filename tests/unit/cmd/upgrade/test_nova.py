@@ -163,10 +163,13 @@ class SameOptionsTest(NovaTestCase):
                       self.failure(self.same('sign_calls = false')))
         self.ours.set_override('sign_calls', False, 'gpgpu')
         self.success(self.same('sign_calls = false'))
+        self.assertIn('remove [gpgpu] sign_calls = false from gpgpu.conf',
+                      self.failure(self.same()))
 
-    def test_other_timeout_is_a_warning(self):
-        self.assertIn('rpc_timeout is 60 in nova.conf, and 10',
-                      self.warning(self.same('rpc_timeout = 60')))
+    def test_other_time_is_a_warning(self):
+        for option, ours in (('rpc_timeout', 10), ('digest_interval', 300)):
+            self.assertIn(f'{option} is 60 in nova.conf, and {ours}',
+                          self.warning(self.same(f'{option} = 60')))
 
 
 class NotificationsTest(NovaTestCase):
