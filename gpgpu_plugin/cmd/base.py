@@ -92,6 +92,11 @@ class Command(cliff_command.Command):
         """Print a remark on stderr that is not part of the result."""
         self.app.stderr.write(f'{self.app.NAME}: {text}\n')
 
+    def detail(self, text: str) -> None:
+        """Print a remark that only --verbose asks for."""
+        if self.app.options.verbose_level:
+            self.note(text)
+
     def produce_output(self, parsed_args: argparse.Namespace,
                        column_names: Sequence[str],
                        data: Iterable[Sequence[object]]) -> int:

@@ -19,6 +19,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from gpgpu_plugin import exception
+from gpgpu_plugin import version
 from gpgpu_plugin.cmd import base
 from gpgpu_plugin.cmd import configuration
 from gpgpu_plugin.cmd import db
@@ -210,6 +211,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf = cfg.ConfigOpts()
     register_opts(conf)
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ['--version']:
+        sys.stdout.write(f'gpgpu-status {version.VERSION}\n')
+        return 0
     try:
         configuration.check_arguments(arguments)
         return int(upgradecheck.main(

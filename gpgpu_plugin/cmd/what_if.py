@@ -126,7 +126,7 @@ class WhatIfDrain(why_not_cloud.WhyNotCommand, lister.Lister):
                 for remark in one.asked.remarks[1:]):
             self.note(remark)
         names = ', '.join(why_not.not_examined(self.rpc_conf)) or 'none'
-        self.note(f'filters of Nova that were not examined: {names}')
+        self.detail(f'filters of Nova that were not examined: {names}')
 
 
 # -- servers ----------------------------------------------------------------

@@ -145,8 +145,10 @@ class WhyNot(why_not_cloud.WhyNotCommand, lister.Lister):
         flavors = examination.flavors()
         scores = _scores(view, policy, asked, fitting, flavors)
         best = sorted(set(scores.values()), reverse=True)
-        self.note(f'rank among {len(fitting)} hosts that fit, by policy '
-                  f'{policy}, for {_mix(view, flavors)}; {_NOT_RANKED}')
+        if len(fitting) > 1:
+            self.detail(
+                f'rank among {len(fitting)} hosts that fit, by policy '
+                f'{policy}, for {_mix(view, flavors)}; {_NOT_RANKED}')
         return [row if row.host not in scores else dataclasses.replace(
             row, score=scores[row.host],
             rank=best.index(scores[row.host]) + 1) for row in rows]
@@ -159,7 +161,7 @@ class WhyNot(why_not_cloud.WhyNotCommand, lister.Lister):
         self.note(f'fits on {fitting} of {shown} hosts; {hosts - shown} more '
                   f'have no GPU of the requested kind')
         names = ', '.join(not_examined(self.rpc_conf)) or 'none'
-        self.note(f'filters of Nova that were not examined: {names}')
+        self.detail(f'filters of Nova that were not examined: {names}')
 
 
 def _has_no_group(answer: forecast.HostAnswer) -> bool:

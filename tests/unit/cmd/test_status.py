@@ -8,6 +8,7 @@ import json
 import fixtures
 from oslo_upgradecheck import upgradecheck
 
+from gpgpu_plugin import version
 from gpgpu_plugin.cmd import status
 from gpgpu_plugin.cmd import upgrade
 from gpgpu_plugin.db import migration
@@ -53,6 +54,11 @@ class StatusTest(base.ConfiguredTestCase):
                 (name, lambda checks, name=name: results.get(
                     name, upgrade.success('fine')))
                 for name in ('one', 'two', 'three'))))
+
+    def test_version_is_that_of_the_plugin(self):
+        done = self.run_main('--version')
+        self.assertEqual((0, f'gpgpu-status {version.VERSION}\n', ''),
+                         (done.code, done.out, done.err))
 
     def test_exit_code_is_that_of_the_worst_check(self):
         self.pretend()

@@ -54,7 +54,7 @@ class WhatIfDrainTest(base.CommandTestCase):
 
     def rows(self, *hosts):
         """Return the lines by what they say; code and remarks are kept."""
-        done = self.manage('what-if', 'drain', *(hosts or ('h1',)),
+        done = self.manage('-v', 'what-if', 'drain', *(hosts or ('h1',)),
                            '-f', 'json', connect=self.cloud.connect)
         self.code, self.remarks = done.code, done.err
         self.lines = json.loads(done.out)

@@ -33,6 +33,8 @@ SERVER = {
 
 class WhyNotTest(base.CommandTestCase):
 
+    verbose = ()
+
     def setUp(self):
         super().setUp()
         node = conductor_base.NODE
@@ -74,7 +76,7 @@ class WhyNotTest(base.CommandTestCase):
 
     def rows(self, *arguments):
         """Return (fits, by, reason) of each line, and the remarks."""
-        done = self.manage('why-not', *arguments, '-f', 'json',
+        done = self.manage(*self.verbose, 'why-not', *arguments, '-f', 'json',
                            connect=self.cloud.connect)
         self.assertEqual(0, done.code, done.err)
         self.details = [row['Detail'] for row in json.loads(done.out)]
@@ -84,19 +86,26 @@ class WhyNotTest(base.CommandTestCase):
     def test_host_that_fits_is_one_line(self):
         rows, remarks = self.rows('--flavor', 'gpu.2')
         self.assertEqual([(True, None, None)], rows)
-        self.assertIn('fits on 1 of 1 hosts', remarks)
-        self.assertIn('filters of Nova that were not examined: '
-                      'ComputeCapabilitiesFilter', remarks)
-        self.assertNotIn('GpuFilter', remarks)
+        self.assertEqual('gpgpu-manage: fits on 1 of 1 hosts; 0 more have no '
+                         'GPU of the requested kind\n', remarks)
         # One list of services, one of aggregates, and one question to
         # Placement for all hosts.
         self.assertEqual(
             {('compute', 'GET'): 3, ('placement', 'GET'): 1},
             self.cloud.requests)
 
+    def test_verbose_names_the_filters_that_were_not_examined(self):
+        self.verbose = ('-v',)
+        _, remarks = self.rows('--flavor', 'gpu.2')
+        self.assertIn('filters of Nova that were not examined: '
+                      'ComputeCapabilitiesFilter', remarks)
+        self.assertNotIn('GpuFilter', remarks)
+        # Nothing is ranked beside one host.
+        self.assertNotIn('rank among', remarks)
+
     def ranks(self, *arguments):
         """Return rank and score by host, and the remarks."""
-        done = self.manage('why-not', '--flavor', 'gpu.2', *arguments,
+        done = self.manage('-v', 'why-not', '--flavor', 'gpu.2', *arguments,
                            '-f', 'json', connect=self.cloud.connect)
         self.assertEqual(0, done.code, done.err)
         return {row['Host']: (row['Rank'], row['Score'])
@@ -205,7 +214,7 @@ class WhyNotTest(base.CommandTestCase):
         self.answers[f'/servers/{base.INSTANCE}'] = {'server': {
             **SERVER, 'flavor': FLAVOR}}
         self.answers['/flavors/detail'] = 403
-        done = self.manage('why-not', '--server', base.INSTANCE,
+        done = self.manage('-v', 'why-not', '--server', base.INSTANCE,
                            connect=self.cloud.connect)
         self.assertEqual(0, done.code, done.err)
         self.assertIn('equally many requests for one, two, four', done.err)
