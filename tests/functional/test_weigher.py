@@ -11,9 +11,9 @@ import fixtures
 import sqlalchemy as sa
 
 from gpgpu_plugin import context
-from gpgpu_plugin import objects
 from gpgpu_plugin.conductor import claims
 from gpgpu_plugin.domain.allocation import request
+from gpgpu_plugin.objects import claim as claim_obj
 from gpgpu_plugin.objects import scheduling
 from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.scheduler_weights import gpu_weigher
@@ -153,7 +153,7 @@ class PackTest(WeigherTest):
         self.addCleanup(claimed.set)
         claim = claims.claim
 
-        def claim_later(*args: typing.Any) -> objects.Claim:
+        def claim_later(*args: typing.Any) -> claim_obj.Claim:
             claimed.wait(patience.LONG)
             return claim(*args)
 

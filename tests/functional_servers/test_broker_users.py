@@ -20,7 +20,10 @@ from gpgpu_plugin import context
 from gpgpu_plugin.compute import service
 from gpgpu_plugin.conductor import service as service_mod
 from gpgpu_plugin.doctor import drift
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import claim
+from gpgpu_plugin.objects import report
+from gpgpu_plugin.rpc import compute_api
 from gpgpu_plugin.rpc import conductor_client
 from gpgpu_plugin.rpc import transport as rpc_transport
 from tests.fixtures import keys
@@ -97,6 +100,10 @@ class HostUserTest(base.ConductorTestCase):
     def test_host_claims_and_answers_questions(self):
         api = conductor_client.ConductorAPI(
             self.conf, self.host_transport, caller=Kind.HOST, name='h1')
+        api.begin_session(context.admin(), report.SessionRequest(
+            host='h1', node='h1', node_uuid=base.NODE, version='1',
+            start_uuid=str(uuid.uuid4()), expected=1,
+            identity=host_rules.MachineIdentity(machine_id='h1')))
         self.assertEqual((), api.clean_tasks(context.admin(), 'h1'))
         server = rpc_transport.server(
             self.host_transport, rpc_transport.compute_topic(self.conf),
@@ -106,7 +113,8 @@ class HostUserTest(base.ConductorTestCase):
                     claim.Usage(uuid=assignment.uuid, used=True, reason='x')
                     for assignment in assignments),
                 lambda repairs: FOUND,
-                functools.partial(api.answer, context.admin(), 'h1'))])
+                functools.partial(api.answer, context.admin(), 'h1'))],
+            guard=compute_api.guard_of(self.conf, 'h1'))
         server.start()
         self.addCleanup(server.wait)
         self.addCleanup(server.stop)

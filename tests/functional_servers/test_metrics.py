@@ -29,6 +29,7 @@ from gpgpu_plugin.conductor.admin import host as host_admin
 from gpgpu_plugin.db import api
 from gpgpu_plugin.db import clock
 from gpgpu_plugin.domain import health as health_rules
+from gpgpu_plugin.domain import host as host_rules
 from gpgpu_plugin.objects import admin
 from gpgpu_plugin.objects import report
 from gpgpu_plugin.rpc import conductor_client
@@ -175,7 +176,7 @@ class PrometheusTestCase(test_conductor_program.ProgramTestCase):
             ADMIN, request=report.SessionRequest(
                 host='h1', node='h1', node_uuid=base.NODE, version='1',
                 start_uuid=hosts.start_uuid('h1'),
-                identity=hosts.machine.MachineIdentity(machine_id='h1')))
+                identity=host_rules.MachineIdentity(machine_id='h1')))
         self.origin = hosts.origin('h1', base.NODE, session=begun.number)
         self.report(base.EIGHT, 1)
         self.clean_all()

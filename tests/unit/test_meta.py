@@ -80,7 +80,7 @@ class TestOptions(base.BaseTestCase):
 
     def test_samples_have_the_options_of_their_services(self):
         for name, groups in (
-                ('gpgpu.conf', {'gpgpu', 'gpgpu_conductor'}),
+                ('gpgpu-conductor.conf', {'gpgpu', 'gpgpu_conductor'}),
                 ('nova-compute.conf',
                  {'gpgpu', 'gpgpu_compute', 'gpgpu_fake'}),
                 ('nova-scheduler.conf', {'gpgpu', 'gpgpu_scheduler'})):

@@ -87,10 +87,9 @@ class DesignationTest(lab.LabTestCase):
                                              + function.address))))
         err = self.useFixture(fixtures.MonkeyPatch(
             'sys.stderr', io.StringIO()))
-        self.assertEqual(1, manage.run(['host', 'designate', root.address]))
+        self.manage('designate', root.address, code=1)
         self.assertIn('neither a GPU', err.new_value.getvalue())
         # Nor if it were on the card of one.
         with mock.patch.object(guard, 'GPU_CLASSES', ('0x',)):
-            self.assertEqual(
-                1, manage.run(['host', 'designate', root.address]))
+            self.manage('designate', root.address, code=1)
         self.assertIn('disk vda is in use', err.new_value.getvalue())

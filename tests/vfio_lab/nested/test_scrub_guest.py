@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
+import shutil
 import subprocess
 import threading
 import time
@@ -178,7 +179,10 @@ class ScrubGuestTest(ScrubGuestCase):
         self.clear()
 
     def test_kernel_that_is_none_blames_no_device(self) -> None:
-        self.configure(kernel='/etc/hostname')
+        folder = self.useFixture(fixtures.TempDir()).path
+        shutil.copy('/etc/hostname', f'{folder}/vmlinuz')
+        shutil.copy(IMAGE / 'initrd.img', folder)
+        self.configure(path=folder)
         device = self.device('a', POLICY)
         self.backend.prepare(device)
         exc = self.assertRaises(
