@@ -128,7 +128,7 @@ def number_argument(text: str) -> int:
 
 FORMS = ('a date in UTC such as 2026-10-31 or 2026-10-31T12:00, "today", '
          '"yesterday", or a time such as "90m ago", "6h ago" or "30d ago"')
-"""What an option takes, for its help."""
+"""Forms of a date that an option takes, for its help."""
 
 _DAYS_AGO = {'today': 0, 'yesterday': 1}
 _UNITS = {'m': 'minutes', 'h': 'hours', 'd': 'days'}

@@ -105,7 +105,7 @@ class Migration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Location:
-    """Where Nova says that an instance is.
+    """Hosts of an instance, by Nova's record of it.
 
     :ivar is_hidden: whether users see its record in another cell instead of
         this one. During a move to another cell, until it is confirmed or

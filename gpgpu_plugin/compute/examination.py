@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host knows for gpgpu-manage doctor, and its own repairs.
+"""Facts of a host for gpgpu-manage doctor, and its own repairs.
 
 ``doctor.host`` finds the drifts; this module asks. It changes nothing but what
 the resource tracker does by itself, earlier.

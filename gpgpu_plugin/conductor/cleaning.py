@@ -49,7 +49,7 @@ _VERDICTS: Mapping[event_rules.Kind, ledger_rules.Verdict] = {
     'clean_passed': ledger_rules.Verdict.PASSED,
     'clean_failed': ledger_rules.Verdict.FAILED,
     'clean_interrupted': ledger_rules.Verdict.OUTDATED}
-"""What the ledger calls the events that end a cleaning."""
+"""Verdicts of the ledger, by the event that ends a cleaning."""
 
 
 def tasks(db: api.Database, host_name: str) -> tuple[objects.CleanTask, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What schedulers learn of hosts, and tell of requests.
+"""Changes of hosts for schedulers, and the requests that they counted.
 
 Each change of a host raises its generation and sets ``changed_at``, a time
 within the transaction by the database's clock, in one statement. A reader

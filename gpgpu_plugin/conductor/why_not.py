@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a request fits, and why not elsewhere (gpgpu-manage why-not).
+"""Hosts that fit a request, and reasons of the others (gpgpu-manage why-not).
 
-What is read of a host is what the claim would read; the rules are those of
-``domain.why_not``.
+The rows that are read of a host are those that the claim would read; the
+rules are those of ``domain.why_not``.
 """
 
 from __future__ import annotations

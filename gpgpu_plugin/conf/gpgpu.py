@@ -62,8 +62,8 @@ OPTS = [
              'than three minutes, without any call, a host is silent: '
              'nothing of it can be claimed, and a nova-compute on another '
              'machine may take its name over, for which "gpgpu-manage host '
-             'takeover" need not wait. All services need the same value. A '
-             'lower one shortens all of them and makes more calls: with the '
+             'takeover" need not wait. A '
+             'lower value shortens all of them and makes more calls: with the '
              'default, 1,000 idle hosts make about three calls a second. '
              'All services need the same value.'),
 ]

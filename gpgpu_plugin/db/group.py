@@ -230,9 +230,6 @@ def policy(session: orm.Session, group_id: int | None,
 # -- Rows of ``vgpu_types``.
 
 
-_TABLE = tables.TYPES
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class VGPUTypeRow:
     """A row as it was read; tables.TYPES gives its columns' meaning.
@@ -253,14 +250,14 @@ class VGPUTypeRow:
     max_resolution_y: int | None = None
 
 
-TYPE_COLUMNS = tuple(_TABLE.c[field.name]
+TYPE_COLUMNS = tuple(_TYPES.c[field.name]
                      for field in dataclasses.fields(VGPUTypeRow))
 """Columns of a VGPUTypeRow, in its order."""
 
 _COLUMNS_BUT_ID = tuple(
     field.name for field in dataclasses.fields(VGPUTypeRow)
     if field.name != 'id')
-_STORE = (sa.update(_TABLE).where(_TABLE.c.id == sa.bindparam('of_id'))
+_STORE = (sa.update(_TYPES).where(_TYPES.c.id == sa.bindparam('of_id'))
           .values({name: sa.bindparam(name) for name in _COLUMNS_BUT_ID}))
 
 
@@ -283,11 +280,11 @@ def store_types(session: orm.Session, groups: Mapping[int, tuple[
         changed += [{'of_id': row.id, **_values(row)} for row in after
                     if row.id != 0 and row != known[row.id]]
     if gone:
-        session.execute(sa.delete(_TABLE).where(_TABLE.c.id.in_(gone)))
+        session.execute(sa.delete(_TYPES).where(_TYPES.c.id.in_(gone)))
     if changed:
         session.execute(_STORE, changed)
     if new:
-        session.execute(sa.insert(_TABLE), new)
+        session.execute(sa.insert(_TYPES), new)
 
 
 def _values(row: VGPUTypeRow) -> dict[str, object]:

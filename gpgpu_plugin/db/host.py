@@ -358,18 +358,17 @@ class LastReport(typing.NamedTuple):
     changes: int
 
 
-_LAST_REPORT_HOSTS = tables.HOSTS
 # Made once: SQLAlchemy takes longer to make them than to run them.
 _LAST_REPORT_LOCK = (
     sa.select(
-        *(_LAST_REPORT_HOSTS.c[name] for name in LastReport._fields[:-1]),
+        *(TABLE.c[name] for name in LastReport._fields[:-1]),
         sa.select(LOCKS.c.value)
         .where(LOCKS.c.name == 'variants').scalar_subquery())
-    .where(_LAST_REPORT_HOSTS.c.name == sa.bindparam('host'),
-           _LAST_REPORT_HOSTS.c.deleted == 0)
+    .where(TABLE.c.name == sa.bindparam('host'),
+           TABLE.c.deleted == 0)
     .with_for_update())
 _REPEAT = (
-    sa.update(_LAST_REPORT_HOSTS).where(_LAST_REPORT_HOSTS.c.id
+    sa.update(TABLE).where(TABLE.c.id
                                         == sa.bindparam('host_id'))
     .values(report_number=sa.bindparam('number'),
             heard_at=clock.now()))
@@ -400,7 +399,7 @@ def repeat_report(session: orm.Session, last: LastReport, number: int) -> None:
 def note_report(session: orm.Session, host_id: int, *, digest: str,
                 generation: int, answer: str) -> None:
     """Keep the report of a (locked) host that had no news, and the answer."""
-    session.execute(sa.update(_LAST_REPORT_HOSTS).where(_LAST_REPORT_HOSTS.c.id
+    session.execute(sa.update(TABLE).where(TABLE.c.id
                                                         == host_id).values(
         report_digest=digest, report_generation=generation,
         report_answer=answer))
@@ -409,5 +408,5 @@ def note_report(session: orm.Session, host_id: int, *, digest: str,
 def report_arrived(session: orm.Session, host_id: int,
                    at: datetime.datetime) -> None:
     """Note when a report of a (locked) host that had news arrived."""
-    session.execute(sa.update(_LAST_REPORT_HOSTS).where(
-        _LAST_REPORT_HOSTS.c.id == host_id).values(reported_at=at))
+    session.execute(sa.update(TABLE).where(
+        TABLE.c.id == host_id).values(reported_at=at))

@@ -17,11 +17,10 @@ import sqlalchemy as sa
 from alembic import autogenerate
 from alembic import command
 from alembic import config
-from alembic import migration
 from alembic import op
 from alembic import script
 from alembic.operations import ops
-from alembic.runtime import migration as alembic_migration
+from alembic.runtime import migration
 from oslo_log import log as logging
 
 from gpgpu_plugin import exception
@@ -42,9 +41,9 @@ LOG = logging.getLogger(__name__)
 
 METADATA = tables_db.METADATA
 
-__all__ = [
-    'METADATA', 'caller_key', 'event', 'host', 'ledger', 'outbox',
-    'request_kind', 'sighting', 'tables', 'usage']
+_DEFINED_BY = (
+    caller_key, event, host, ledger, outbox, request_kind, sighting, usage)
+"""Modules beside ``tables`` that define tables when they are imported."""
 
 
 # -- Steps of a migration that compare before they act.
@@ -108,7 +107,7 @@ def _differences(table: sa.Table) -> list[str]:
     and the columns suffice to recognise another service's table. Indexes are
     not compared either, since later steps add them.
     """
-    context = alembic_migration.MigrationContext.configure(op.get_bind(),
+    context = migration.MigrationContext.configure(op.get_bind(),
                                                            opts={
         'include_name': lambda name, kind, _: (
             kind != 'table' or name == table.name),

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 
 class DriftSeverity(enum.StrEnum):
-    """How bad a drift is.
+    """Severity of a drift.
 
     ``critical``: two tenants may get one GPU, or a guest may lose its GPU.
     ``warning``: GPUs are lost to users, or records are wrong. ``unknown``: it

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 
 
 class HostState(enum.StrEnum):
-    """Whether instances can come to a host.
+    """State of a host, by which instances can come to it or not.
 
     ``up``: its nova-compute called the conductors lately. ``silent``: it has
-    not called for three ``[gpgpu] digest_interval``, so that nothing of the
-    host can be claimed or cleaned. ``restored``: the database was restored
-    from a backup, and the host has not reported what it has since; nothing of
-    it can be claimed until then. ``disabled``: it calls, but an operator has
-    disabled it in Nova, which then selects the host for nothing.
-    ``draining``: no instance gets a device of it (``host drain``).
+    not called for three ``[gpgpu] digest_interval``, three minutes at least,
+    so that nothing of the host can be claimed or cleaned. ``restored``: the
+    database was restored from a backup, and the host has not reported what it
+    has since; nothing of it can be claimed until then. ``disabled``: it calls,
+    but an operator has disabled it in Nova, which then selects the host for
+    nothing. ``draining``: no instance gets a device of it (``host drain``).
     """
 
     UP = 'up'

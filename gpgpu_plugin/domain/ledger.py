@@ -33,7 +33,7 @@ _MAX_SECONDS = 1e9
 
 
 class Verdict(enum.StrEnum):
-    """What a record says about its device.
+    """Verdict of a record on its device.
 
     ``passed``: it may have the next tenant. ``failed``: it is quarantined
     after a cleaning, or waits for another cleaning policy. ``outdated``: it

@@ -28,7 +28,7 @@ were allocated. They cannot change while one is assigned."""
 
 
 class VariantStatus(enum.StrEnum):
-    """Whether all hosts have the present values of a variant.
+    """Progress of hosts with the present values of a variant.
 
     A host takes them over in its next transaction. A variant that is being
     deleted cannot be claimed, and stays until no device of it is assigned.

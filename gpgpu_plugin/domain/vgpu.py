@@ -460,8 +460,6 @@ UNKNOWN_TYPE = 'unknown'
 # Whatever has a GPU in this way leaves nothing of it to others.
 _EXCLUSIVE = frozenset({naming.PASSTHROUGH, UNKNOWN_TYPE})
 
-_MIB_PER_GIB = 1024
-
 _MAX_PLACEMENTS = 128
 """Placements of one type that are used. No driver makes so many vGPUs on one
 GPU, and a claim compares each placement with all others: sizes are what a host
@@ -677,7 +675,7 @@ class GPUCapacity:
 
     def _gibibytes(self, name: str) -> int | None:
         size = self._video_ram(name)
-        return None if size is None else -(-size // _MIB_PER_GIB)
+        return None if size is None else -(-size // _GIGABYTE)
 
     def _placements(self, name: str) -> Sequence[int]:
         """Return the placement ids of a type on an empty GPU."""

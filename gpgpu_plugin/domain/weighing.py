@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host, and which GPUs of it, an instance should get."""
+"""Choice of the host, and of its GPUs, that an instance should get."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class HostCapacity(typing.NamedTuple):
 
 
 class WeighedRequest(typing.NamedTuple):
-    """What an instance needs of its host.
+    """Needs of an instance.
 
     :ivar gpus: number of GPUs
     :ivar units: units of each of them; less than WHOLE only if gpus is 1

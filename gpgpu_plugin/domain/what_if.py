@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where instances go that leave their hosts, one after the other.
+"""Plan of where instances go that leave their hosts, one after the other.
 
 The largest instance comes first, and each goes to the fullest host that takes
 it. A host after a claim is a value, for which GPUs and their devices are

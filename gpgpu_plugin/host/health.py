@@ -29,7 +29,7 @@ VERSION = 1
 """Version of the file's format."""
 
 Readings = Mapping[str, watch.HealthReading]
-"""What the files of GPUs show, by stable id."""
+"""Readings of the files of GPUs, by stable id."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -168,7 +168,7 @@ assignment; empty: unknown."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Whether Nova or the hypervisor of a host needs an assignment.
+    """Use of an assignment by Nova or the hypervisor of its host.
 
     :ivar uuid: UUID of the assignment
     :ivar used: None: unknown

@@ -66,7 +66,7 @@ class DrainQuestion:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Move:
-    """Where an instance would go.
+    """Move of an instance to another host.
 
     :ivar target: name of the host; None: it fits nowhere
     """

@@ -82,7 +82,7 @@ class UsageKey(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UsageQuery:
-    """Usage that is asked for; what is None does not matter.
+    """Filter of usage; a field that is None does not filter.
 
     :ivar since: beginning of the period (UTC, without a zone)
     :ivar until: its end, which is not part of it
@@ -162,7 +162,7 @@ NOTIFICATION_NAMESPACE = 'gpgpu'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Payload:
-    """What all payloads have.
+    """Fields that all payloads have.
 
     :cvar VERSION: of the fields
     :ivar request_id: of the user's request to Nova, or of the call that caused

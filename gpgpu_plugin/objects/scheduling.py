@@ -63,7 +63,7 @@ class GroupMasks:
 
 
 class HostVersion(typing.NamedTuple):
-    """What one change left of a host. It is a list on the wire.
+    """State of a host after one change. It is a list on the wire.
 
     :ivar id: of the host in the database
     :ivar generation: counts the changes of the host

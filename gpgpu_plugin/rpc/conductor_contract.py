@@ -889,7 +889,7 @@ class Conductor(OperatorContract, DeviceContract,
 
     @guard.schedulers()
     def chosen(self, ctxt: _Context,
-               choices: Sequence[scheduling_obj.SchedulerChoice], ) -> None:
+               choices: Sequence[scheduling_obj.SchedulerChoice]) -> None:
         """Take hosts that a scheduler chose, for all schedulers.
 
         It is cast to every conductor, so that whichever a scheduler asks next

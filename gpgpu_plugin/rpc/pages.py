@@ -40,7 +40,7 @@ class PageRow(typing.Protocol):
 
     @property
     def marker(self) -> str:
-        """What a call names to get the rows after this one."""
+        """Name of this row, for a call that lists the rows after it."""
 
 
 def collect(fetch: Callable[[int, str | None], tuple[_Row, ...]],

@@ -241,7 +241,7 @@ class Dispatcher(oslo_messaging.RPCDispatcher):
 
 
 class _Source:
-    """Where a server reads calls, behind the API of oslo.messaging.
+    """Source of a server's calls, behind the API of oslo.messaging.
 
     :raises HostNotReady: this version of oslo.messaging is made differently
     """

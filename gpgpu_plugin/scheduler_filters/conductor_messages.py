@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler tells the conductors: choices, requests, refusals.
+"""Messages of a scheduler to the conductors: choices, requests, refusals.
 
 No decision waits for a message. Choices have messages of their own; requests
 and refusals go with the calls that filters make anyway.

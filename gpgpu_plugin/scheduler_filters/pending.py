@@ -34,7 +34,7 @@ _Units = dict[int, int]
 
 
 def without_choice(sent: scheduling_obj.HostMasks,
-                   request: request_mod.Request, ) -> scheduling_obj.HostMasks:
+                   request: request_mod.Request) -> scheduling_obj.HostMasks:
     """Return the masks of a host after a claim of a request.
 
     What does not fit is left out.

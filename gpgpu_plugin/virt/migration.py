@@ -3,7 +3,7 @@
 
 Source and destination have devices until Nova confirms or reverts. The
 destination claims its devices together with Nova (``ClaimGPUs``), before the
-source is told to begin, so that a denial changes nothing. After that nothing
+source is called, so that a denial changes nothing. After that nothing
 is undone here: Nova leaves the instance in ERROR on its host, with its
 devices, until it is hard rebooted, reverted or deleted. A comparison with Nova
 releases the devices that it does not need.
@@ -364,7 +364,7 @@ def _rollback(exc: Exception) -> nova_exception.InstanceFaultRollback:
 def _end_with(claim: nova_types.MoveClaim, end: End) -> None:
     """Make the end of Nova's claim end that of the plugin, too.
 
-    Nova aborts its claim if the source cannot be told to begin.
+    Nova aborts its claim if the source cannot be called.
     """
     nova_abort = claim.abort
 

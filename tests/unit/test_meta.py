@@ -91,6 +91,15 @@ class TestOptions(base.BaseTestCase):
                 for opt in group_opts if group.name in groups else ():
                     self.assertRegex(sample, f'(?m)^#{opt.dest} =', opt.dest)
 
+    def test_host_is_not_silent_between_two_of_its_calls(self):
+        # A host looks once a minute whether a call is due, and a conductor
+        # stores once a minute that the host called.
+        conf = cfg.ConfigOpts()
+        conf_gpgpu.register_opts(conf)
+        for interval, seconds in ((10, 180), (60, 180), (300, 900)):
+            conf.set_override('digest_interval', interval, 'gpgpu')
+            self.assertEqual(seconds, conf_gpgpu.silent_after(conf))
+
     def test_every_default_can_be_read(self):
         # "$state_path" in an option state_path would be itself, for ever.
         conf = cfg.ConfigOpts()

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from gpgpu_plugin import exception
 
 ROOT = '/sys'
-"""Where Linux mounts the sysfs of the running kernel."""
+"""Mount point of the sysfs of the running kernel."""
 
 _MAX = 4096
 _READ = os.O_RDONLY | os.O_CLOEXEC

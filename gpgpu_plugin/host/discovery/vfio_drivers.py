@@ -92,7 +92,7 @@ def loaded(sysfs: sysfs_mod.Sysfs, module: str) -> str | None:
 
 
 def refusal(sysfs: sysfs_mod.Sysfs,
-            function: pci.PCIFunction | config_space.PCIIds, ) -> str | None:
+            function: pci.PCIFunction | config_space.PCIIds) -> str | None:
     """Return why this kernel has no VFIO driver for a function, if so.
 
     Only devices that are known not to work with vfio-pci are refused.

@@ -176,7 +176,7 @@ _HOP = re.compile(r'[0-9a-f]{4,16}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HealthReading:
-    """What the files of one GPU show.
+    """Values of the health files of one GPU.
 
     :ivar links: from the root port downwards
     :ivar watched: what ``significant`` returns for each file whose change may
